@@ -1,0 +1,109 @@
+//! The one error of a call: a stable code, the phase it happened in, and the text that models and people read. Pure.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Stable identifiers of what went wrong; `SandboxError.code` in JavaScript.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[non_exhaustive]
+pub enum Code {
+    /// An option, a variable or the call's configuration has a bad value.
+    InvalidConfig,
+    /// The source text is no runnable function.
+    InvalidSource,
+    /// A dependency's name or spec is malformed or forbidden by policy.
+    InvalidDependency,
+    /// No permit came free in time, or too many calls wait already.
+    QueueTimeout,
+    /// The caller's `AbortSignal` fired.
+    Aborted,
+    /// `cleanup()` ended the call before it ran.
+    CleanedUp,
+    /// npm failed.
+    InstallFailed,
+    /// npm did not finish in time.
+    InstallTimeout,
+    /// No worker could be started, or it was lost through no doing of the function.
+    StartFailed,
+    /// The native addon could not be loaded (raised by the JavaScript surface).
+    AddonMissing,
+    /// The required isolation tier is not to be had.
+    IsolationUnavailable,
+    /// The function did not settle in time.
+    Timeout,
+    /// stdout, stderr and result together were too large.
+    OutputLimit,
+    /// The heap limit was reached.
+    MemoryLimit,
+    /// The CPU time limit was reached.
+    CpuLimit,
+    /// The process limit was reached.
+    ProcessLimit,
+    /// The disk limit was reached.
+    DiskLimit,
+    /// The function threw, or an error in it was not handled.
+    ToolError,
+    /// The process ended by itself before the function settled.
+    Exited,
+    /// The process was killed by a signal that was not ours.
+    Killed,
+    /// The function returned something that JSON cannot carry.
+    ResultNotSerializable,
+    /// The answer was lost; the function may have run.
+    OutcomeUnknown,
+}
+
+/// Where in its life a call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Checks of configuration, source and dependencies.
+    Validate,
+    /// Waiting for a permit.
+    Queue,
+    /// Installing dependencies, or waiting for another call's install.
+    Install,
+    /// Getting a worker.
+    Start,
+    /// The function ran.
+    Run,
+    /// The result was on its way back.
+    Result,
+}
+
+/// Why a call was rejected.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct SandboxError {
+    /// Stable identifier.
+    pub code: Code,
+    /// Where it happened.
+    pub phase: Phase,
+    /// What the caller reads; the original's texts where the original has one.
+    pub message: String,
+    /// From the call's start to its rejection; filled in by `executor`.
+    pub duration: Duration,
+    /// Tail of the worker's (or npm's) stdout.
+    pub stdout: Option<String>,
+    /// Tail of the worker's (or npm's) stderr.
+    pub stderr: Option<String>,
+    /// What the function threw, as JSON text: `{name, message, stack, cause?, …fields}`.
+    pub cause_json: Option<String>,
+}
+
+impl SandboxError {
+    /// An error without output and cause.
+    pub fn new(code: Code, phase: Phase, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            phase,
+            message: message.into(),
+            duration: Duration::ZERO,
+            stdout: None,
+            stderr: None,
+            cause_json: None,
+        }
+    }
+}

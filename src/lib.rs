@@ -1,0 +1,19 @@
+//! Runs function tools in fresh processes for a Node server. See `docs/ARCHITECTURE.md` for the map and the invariants.
+
+#[cfg(feature = "napi")]
+mod binding;
+pub mod config;
+pub mod error;
+pub mod executor;
+pub mod host;
+pub mod install;
+pub mod log;
+pub mod pool;
+pub mod process;
+pub mod queue;
+pub mod source;
+pub mod start;
+pub mod store;
+pub mod supervise;
+pub mod sys;
+pub mod worker;

@@ -1,0 +1,189 @@
+//! Processes as the core sees them: started by a [`Spawner`], ended as a tree, waited for without blocking.
+//!
+//! `launcher.rs` is the Linux implementation (through the launcher process), `plain.rs` the one without it.
+
+use std::{ffi::OsString, fmt, future::Future, path::PathBuf, pin::Pin, sync::Arc};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::watch,
+};
+
+/// A bidirectional byte stream to a worker: descriptor 3 on its side.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// What to start. stdin is at its end, stdout and stderr are pipes, every other descriptor is closed.
+#[derive(Debug, Clone, Default)]
+pub struct Command {
+    /// Absolute path of the program.
+    pub program: PathBuf,
+    /// Arguments after the program's name.
+    pub args: Vec<OsString>,
+    /// The whole environment; nothing is inherited.
+    pub env: Vec<(OsString, OsString)>,
+    /// Working folder.
+    pub cwd: PathBuf,
+    /// Whether the process gets a channel at descriptor 3.
+    pub channel: bool,
+    /// Kernel limits set before the program starts.
+    pub limits: Limits,
+}
+
+/// Kernel limits of a process; `None` leaves what the host has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// RLIMIT_NOFILE.
+    pub open_files: Option<u64>,
+    /// RLIMIT_FSIZE, bytes.
+    pub file_size_bytes: Option<u64>,
+    /// RLIMIT_CPU, seconds.
+    pub cpu_seconds: Option<u64>,
+}
+
+/// A started process with its ends of pipes and channel.
+pub struct Started {
+    /// The process itself; dropping it kills its tree.
+    pub process: Process,
+    /// What it writes to stdout.
+    pub stdout: Box<dyn AsyncRead + Send + Unpin>,
+    /// What it writes to stderr.
+    pub stderr: Box<dyn AsyncRead + Send + Unpin>,
+    /// Present when [`Command::channel`] was set.
+    pub channel: Option<Box<dyn Duplex>>,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// By `exit`, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// Unknown: whoever watched it (the launcher) is gone, and the process was ended with it.
+    Lost,
+}
+
+/// What is known of a process tree; only ever advances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TreeState {
+    /// Set once the main process was reaped.
+    pub exit: Option<ExitStatus>,
+    /// Set once nothing of the tree is left (implies `exit`).
+    pub gone: bool,
+    /// CPU time (user + system) of the main process and its waited-for children, in microseconds; set with `exit`.
+    pub cpu_us: u64,
+    /// Peak resident set of the main process, in KiB; set with `exit`.
+    pub max_rss_kib: u64,
+}
+
+/// What can be done to a running tree. Calls never block and never fail: what is dead already is fine.
+pub trait Control: Send + Sync {
+    /// SIGTERM to every process of the tree that can be found.
+    fn terminate(&self);
+    /// SIGKILL to every process of the tree, and to whatever turns up of it later, until it is gone.
+    fn kill(&self);
+}
+
+/// The owner of a process tree. Dropping it kills the tree.
+pub struct Process {
+    pid: u32,
+    control: Arc<dyn Control>,
+    state: watch::Receiver<TreeState>,
+}
+
+impl Process {
+    /// Made by a [`Spawner`]; tests make their own.
+    pub fn new(pid: u32, control: Arc<dyn Control>, state: watch::Receiver<TreeState>) -> Self {
+        Self { pid, control, state }
+    }
+
+    /// Process id in the host's PID namespace; valid until `gone`.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// See [`Control::terminate`].
+    pub fn terminate(&self) {
+        self.control.terminate();
+    }
+
+    /// See [`Control::kill`].
+    pub fn kill(&self) {
+        self.control.kill();
+    }
+
+    /// What is known now.
+    pub fn state(&self) -> TreeState {
+        *self.state.borrow()
+    }
+
+    /// Waits for the main process to end. Cancel-safe; may be called again.
+    pub async fn exited(&mut self) -> ExitStatus {
+        match self.state.wait_for(|state| state.exit.is_some()).await {
+            Ok(state) => state.exit.unwrap_or(ExitStatus::Lost),
+            Err(_) => ExitStatus::Lost,
+        }
+    }
+
+    /// Waits until nothing of the tree is left. Cancel-safe; may be called again.
+    pub async fn gone(&mut self) {
+        // A watcher that went away without saying so has ended its trees.
+        let _ = self.state.wait_for(|state| state.gone).await;
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.state.borrow().gone {
+            self.control.kill();
+        }
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process").field("pid", &self.pid).field("state", &self.state()).finish_non_exhaustive()
+    }
+}
+
+/// Why a process could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// A step on the way failed; `step` names it (`execve`, `chdir`, `pipe`, …).
+    #[error("{step} {subject}: {source}")]
+    Step {
+        /// The system call or act that failed.
+        step: &'static str,
+        /// What it was about, often a path.
+        subject: String,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// The launcher went away before it answered.
+    #[error("the launcher ended before it could start {program}")]
+    LauncherLost {
+        /// What was to be started.
+        program: String,
+    },
+    /// Arguments and environment do not fit into one request.
+    #[error("arguments and environment of {program} are too large: {bytes} bytes, at most {limit_bytes}")]
+    TooLarge {
+        /// What was to be started.
+        program: String,
+        /// Their size.
+        bytes: usize,
+        /// The limit.
+        limit_bytes: usize,
+    },
+}
+
+/// A pinned, boxed future.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Starts processes. Dropping the future before it is ready leaves no process behind.
+pub trait Spawner: Send + Sync {
+    /// Starts one.
+    fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Started, SpawnError>>;
+}

@@ -1,0 +1,1 @@
+//! Frames of a worker's channel; see `docs/worker-protocol.md`. Pure.

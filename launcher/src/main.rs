@@ -1,1 +1,3 @@
+//! The launcher.
+
 fn main() {}

@@ -1,1 +1,1 @@
-
+//! Messages between the core and the launcher.

@@ -1,6 +1,6 @@
 //! The one error of a call: a stable code, the phase it happened in, and the text that models and people read. Pure.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
@@ -71,6 +71,18 @@ pub enum Phase {
     Run,
     /// The result was on its way back.
     Result,
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 /// Why a call was rejected.

@@ -1,1 +1,557 @@
-//! (being written)
+//! One call from its start to its end. Everything that a call can turn into is decided here, in the order of
+//! `docs/ARCHITECTURE.md`, "The life of a call".
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+use tracing::Level;
+
+use crate::{
+    config::{HostFacts, Network, Settings, Tier, millis},
+    error::{Code, Phase, SandboxError},
+    host::{self, Host, Sandbox},
+    log::{self, CALL_SINK, NATIVE, SinkId},
+    install::policy,
+    pool::Lease,
+    queue::{self, Permit, Vcpus},
+    source::{self, Prepared, Runtime},
+    start::{Worker, WorkerSpec},
+    store::RunFolder,
+    supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
+    worker::protocol::Job,
+};
+
+pub use crate::supervise::CancelReason;
+
+/// What a call ends with: JSON text (`None` is `undefined`), or why it was rejected.
+pub type Answer = Result<Option<String>, SandboxError>;
+
+/// What a caller may hear of a call while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A piece of stdout.
+    Stdout,
+    /// A piece of stderr.
+    Stderr,
+    /// JSON of what the call used, once, at its end.
+    Usage,
+}
+
+impl EventKind {
+    /// As JavaScript knows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Usage => "usage",
+        }
+    }
+}
+
+/// Hears of a call while it runs. Must not block.
+pub trait CallEvents: Send + Sync {
+    /// Takes one event.
+    fn event(&self, kind: EventKind, text: String);
+}
+
+/// A call as the JavaScript surface sends it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Request {
+    tool_id: Arc<str>,
+    source: String,
+    #[serde(default)]
+    dependencies: BTreeMap<String, String>,
+    #[serde(default)]
+    sandbox_config: Value,
+    timeout_ms: Option<f64>,
+    vcpus: Option<f64>,
+    runtime: Option<String>,
+    #[serde(default)]
+    wants_logs: bool,
+    #[serde(default)]
+    wants_usage: bool,
+}
+
+/// Permits of one `vcpus` value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueClass {
+    /// The value, as JavaScript prints it.
+    pub vcpus: String,
+    /// Free now.
+    pub available_permits: u32,
+    /// Calls that wait.
+    pub queue_length: u32,
+}
+
+/// Runs calls under one set of options. Queue, pool, store and launcher are the process's, not the executor's.
+pub struct Executor {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    setup: Result<Setup, SandboxError>,
+    /// Calls that have not been answered, by the caller's id.
+    calls: Mutex<HashMap<u64, Arc<CallState>>>,
+    tracker: TaskTracker,
+}
+
+struct Setup {
+    host: &'static Host,
+    settings: Arc<Settings>,
+    facts: Arc<HostFacts>,
+}
+
+/// What others may do to a call.
+struct CallState {
+    canceller: Canceller,
+    cancel: Cancel,
+    stage: Mutex<Stage>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing of the tool has run.
+    Waiting,
+    /// A worker was asked for.
+    Running,
+}
+
+impl Executor {
+    /// Never fails: what is wrong becomes the answer of every call.
+    pub fn new(options_json: &str, env_json: &str) -> Self {
+        let setup = Setup::read(options_json, env_json);
+        Self { inner: Arc::new(Inner { setup, calls: Mutex::default(), tracker: TaskTracker::new() }) }
+    }
+
+    /// Runs one call and hands its answer to `done`, once, from some thread of the core's.
+    pub fn execute(
+        &self,
+        call_id: u64,
+        request: String,
+        args_json: Option<String>,
+        events: Option<Arc<dyn CallEvents>>,
+        sink: Option<SinkId>,
+        done: impl FnOnce(Answer) + Send + 'static,
+    ) {
+        let began = Instant::now();
+        let host = match &self.inner.setup {
+            Ok(setup) => setup.host,
+            Err(error) => {
+                let error = error.clone();
+                tracing::error!(target: NATIVE, code = %error.code, error = %error, "Invalid sandbox executor configuration");
+                return done(Err(error));
+            }
+        };
+        let state = Arc::new(CallState::new());
+        self.inner.calls().insert(call_id, Arc::clone(&state));
+        let (settle, settled) = oneshot::channel();
+        let inner = Arc::clone(&self.inner);
+        let life = async move { inner.life(&request, args_json, events, &state, settle).await };
+        host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, life)));
+        let inner = Arc::clone(&self.inner);
+        host.runtime().spawn(async move {
+            // A sender that is gone without a word means that the call's task panicked.
+            let answer = settled.await.unwrap_or_else(|_| Err(internal_failure()));
+            inner.calls().remove(&call_id);
+            host.counters().answered(&answer);
+            done(answer.map_err(|error| SandboxError { duration: began.elapsed(), ..error }));
+        });
+    }
+
+    /// Ends a call wherever it is. Unknown ids are fine.
+    pub fn cancel(&self, call_id: u64, reason: CancelReason) {
+        if let Some(state) = self.inner.calls().get(&call_id) {
+            state.canceller.cancel(reason);
+        }
+    }
+
+    /// Rejects calls that have not started, waits for those that run; with `drain`, removes idle sandboxes and ends an idle
+    /// launcher. The executor works on afterwards.
+    pub fn cleanup(&self, drain: bool, done: impl FnOnce() + Send + 'static) {
+        let Ok(setup) = &self.inner.setup else { return done() };
+        for state in self.inner.calls().values() {
+            let stage = state.stage.lock().unwrap_or_else(PoisonError::into_inner);
+            if *stage == Stage::Waiting {
+                state.canceller.cancel(CancelReason::CleanedUp);
+            }
+        }
+        let host = setup.host;
+        let inner = Arc::clone(&self.inner);
+        host.runtime().spawn(async move {
+            inner.idle().await;
+            if drain {
+                host.drain().await;
+            }
+            done();
+        });
+    }
+
+    /// Permits and queue lengths of the whole process; empty before the first call.
+    pub fn queue_stats(&self) -> Vec<QueueClass> {
+        self.inner.setup.as_ref().map(|setup| setup.host.queue_stats()).unwrap_or_default()
+    }
+
+    /// Everything countable.
+    pub fn metrics(&self) -> Value {
+        match &self.inner.setup {
+            Ok(setup) => setup.host.metrics(&setup.settings),
+            Err(error) => json!({ "error": error.message }),
+        }
+    }
+}
+
+/// What isolation is in force.
+pub fn isolation_report() -> Value {
+    host::isolation_report()
+}
+
+fn internal_failure() -> SandboxError {
+    SandboxError::new(
+        Code::StartFailed,
+        Phase::Run,
+        "The sandbox executor failed internally while it served this call; whether the function ran is unknown. Please report this.",
+    )
+}
+
+impl Setup {
+    fn read(options_json: &str, env_json: &str) -> Result<Self, SandboxError> {
+        let bad = |what: &str, error| {
+            SandboxError::new(Code::InvalidConfig, Phase::Validate, format!("{what} cannot be read: {error}"))
+        };
+        let options: Value = serde_json::from_str(options_json).map_err(|error| bad("the options", error))?;
+        let env: BTreeMap<String, String> =
+            serde_json::from_str(env_json).map_err(|error| bad("the environment", error))?;
+        let facts = HostFacts {
+            exec_path: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("node")),
+            tmpdir: temp_folder(&env),
+            env: Arc::new(env),
+        };
+        let settings = Settings::read(&options, &facts)?;
+        refuse_what_cannot_be_enforced(&settings)?;
+        let host = host::get(&settings)?;
+        Ok(Self { host, settings: Arc::new(settings), facts: Arc::new(facts) })
+    }
+}
+
+/// Isolation never weakens silently: what is asked for and not to be had is an error.
+fn refuse_what_cannot_be_enforced(settings: &Settings) -> Result<(), SandboxError> {
+    let refuse = |text: &str| Err(SandboxError::new(Code::IsolationUnavailable, Phase::Validate, text));
+    match settings.isolation_required {
+        Some(tier @ (Tier::Confined | Tier::Isolated)) => refuse(&format!(
+            "isolation {{ require: {} }} cannot be met: this version enforces the tier \"base\" only; see isolationReport()",
+            json!(tier)
+        )),
+        _ if settings.network == Network::None => {
+            refuse("network: \"none\" cannot be enforced by this version; see isolationReport()")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `os.tmpdir()` as Node works it out from the environment.
+fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
+    let named = ["TMPDIR", "TMP", "TEMP"].iter().find_map(|name| env.get(*name).filter(|value| !value.is_empty()));
+    named.map_or_else(std::env::temp_dir, PathBuf::from)
+}
+
+/// Everything that a call holds from the moment its worker runs until its processes are gone. Fields are given back in
+/// the order in which they stand.
+struct Running {
+    job: Job,
+    run: RunFolder,
+    lease: Lease<Sandbox>,
+    permit: Permit,
+}
+
+impl Inner {
+    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<CallState>>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no call of this executor holds anything.
+    async fn idle(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
+        self.tracker.reopen();
+    }
+
+    async fn life(
+        &self,
+        request: &str,
+        args_json: Option<String>,
+        events: Option<Arc<dyn CallEvents>>,
+        state: &CallState,
+        settle: oneshot::Sender<Answer>,
+    ) {
+        // `execute` lets no call in without a setup.
+        let Ok(setup) = &self.setup else { return };
+        let request: Request = match serde_json::from_str(request) {
+            Ok(request) => request,
+            Err(error) => {
+                let text = format!("the call cannot be read: {error}");
+                let _ = settle.send(Err(SandboxError::new(Code::InvalidConfig, Phase::Validate, text)));
+                return;
+            }
+        };
+        match setup.begin(&request, args_json, state).await {
+            Err(error) => {
+                let _ = settle.send(Err(error));
+            }
+            Ok((worker, running)) => setup.finish(&request, worker, running, events, state, settle).await,
+        }
+    }
+}
+
+impl Setup {
+    /// Steps 1 to 4: everything up to a worker that waits for its job.
+    async fn begin(
+        &self,
+        request: &Request,
+        args_json: Option<String>,
+        state: &CallState,
+    ) -> Result<(Worker, Running), SandboxError> {
+        let prepared = self.check(request)?;
+        let permit = state.unless_cancelled(Phase::Queue, self.permit(request)).await??;
+        let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
+        let run = self.run_folder(&lease)?;
+        state.start()?;
+        let worker = state.unless_cancelled(Phase::Start, self.worker(&lease, &run)).await??;
+        let job = self.job(request, prepared, args_json, &lease, &run);
+        Ok((worker, Running { job, run, lease, permit }))
+    }
+
+    fn check(&self, request: &Request) -> Result<Prepared, SandboxError> {
+        policy::check(&request.dependencies, &self.settings.dependencies)?;
+        source::prepare(&request.source, request.runtime())
+            .map_err(|error| SandboxError::new(Code::InvalidSource, Phase::Validate, error.message))
+    }
+
+    async fn permit(&self, request: &Request) -> Result<Permit, SandboxError> {
+        let vcpus = Vcpus::new(request.vcpus);
+        let place = self.host.queue().acquire(queue::Request {
+            vcpus,
+            tool_id: Arc::clone(&request.tool_id),
+            max_concurrent: self.settings.max_concurrent,
+            max_wait: self.settings.queue_wait,
+        });
+        if log::heard(Level::DEBUG) {
+            let found = place.arrival();
+            if found.class_created {
+                tracing::debug!(target: NATIVE, json.vcpus = %vcpus, "Creating new execution semaphore");
+            }
+            tracing::debug!(
+                target: NATIVE,
+                toolId = &*request.tool_id,
+                json.vcpus = %vcpus,
+                availablePermits = found.available_permits,
+                queueLength = found.queue_length,
+                json.sandboxConfig = %log::redacted(&request.sandbox_config),
+                poolSize = self.host.pool().len(),
+                "Acquiring execution slot for function tool"
+            );
+        }
+        place.await.map_err(SandboxError::from)
+    }
+
+    async fn lease(&self, request: &Request) -> Result<Lease<Sandbox>, SandboxError> {
+        let key = self.host.key(&self.settings, &self.facts, &request.dependencies);
+        if log::heard(Level::DEBUG) {
+            tracing::debug!(
+                target: NATIVE,
+                toolId = &*request.tool_id,
+                json.dependencies = %json!(request.dependencies),
+                dependencyHash = key.dependency_hash(),
+                json.sandboxConfig = %log::redacted(&request.sandbox_config),
+                poolSize = self.host.pool().len(),
+                "Executing function tool"
+            );
+        }
+        self.host.lease(&self.settings, &self.facts, &request.tool_id, &request.dependencies, &key).await
+    }
+
+    fn run_folder(&self, sandbox: &Sandbox) -> Result<RunFolder, SandboxError> {
+        RunFolder::create(&sandbox.tree).map_err(|error| {
+            let text = format!("could not make the working folder of the call: {error}");
+            SandboxError::new(Code::StartFailed, Phase::Start, text)
+        })
+    }
+
+    async fn worker(&self, sandbox: &Sandbox, run: &RunFolder) -> Result<Worker, SandboxError> {
+        let spec = WorkerSpec {
+            node: self.settings.node_path.clone(),
+            memory_mb: self.settings.memory_mb,
+            boot_env: os_pairs(self.settings.boot_env(&self.facts.env)),
+            tree: Arc::clone(sandbox.tree.dir()),
+            cwd: run.cwd(),
+        };
+        let ladder = self.host.ladder(&sandbox.store, self.settings.start)?;
+        ladder.start(spec).await.map_err(|error| {
+            tracing::error!(
+                target: NATIVE,
+                sandboxDir = %sandbox.tree.dir().display(),
+                error = %error,
+                "Failed to spawn node process"
+            );
+            SandboxError::new(Code::StartFailed, Phase::Start, error.to_string())
+        })
+    }
+
+    fn job(
+        &self,
+        request: &Request,
+        prepared: Prepared,
+        args_json: Option<String>,
+        sandbox: &Sandbox,
+        run: &RunFolder,
+    ) -> Job {
+        let (cwd, tmpdir) = (run.cwd(), run.tmpdir());
+        let mut env = self.settings.tool_env(&self.facts.env);
+        let tmp = tmpdir.to_string_lossy().into_owned();
+        for name in ["TMPDIR", "TMP", "TEMP"] {
+            env.insert(name.to_owned(), tmp.clone());
+        }
+        env.insert("HOME".to_owned(), cwd.to_string_lossy().into_owned());
+        Job {
+            kind: prepared.kind,
+            filename: cwd.join(if prepared.kind == source::Kind::Module { "index.mjs" } else { "index.cjs" }),
+            tool_id: request.tool_id.to_string(),
+            cwd,
+            tmpdir,
+            tree: sandbox.tree.dir().to_path_buf(),
+            env,
+            line_offset: prepared.line_offset,
+            column_offset: prepared.column_offset,
+            source_map: prepared.source_map,
+            max_result_bytes: self.settings.max_output_bytes,
+            code: prepared.code,
+            args: args_json,
+        }
+    }
+
+    /// Steps 5 and 6: the function runs, the call is answered, everything is given back.
+    async fn finish(
+        &self,
+        request: &Request,
+        worker: Worker,
+        running: Running,
+        events: Option<Arc<dyn CallEvents>>,
+        state: &CallState,
+        settle: oneshot::Sender<Answer>,
+    ) {
+        let Running { job, run, lease, permit } = running;
+        self.host.counters().started(worker.rung);
+        let limits = RunLimits {
+            timeout: request.timeout(&self.settings),
+            max_output_bytes: self.settings.max_output_bytes,
+            linger: self.settings.linger,
+            memory_mb: self.settings.memory_mb,
+        };
+        let output = events.clone().filter(|_| request.wants_logs);
+        let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
+        let report = supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output).await;
+        if let Some(events) = events.filter(|_| request.wants_usage) {
+            events.event(EventKind::Usage, usage(&report).to_string());
+        }
+        log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
+        drop(run); // removed in the background
+        drop(lease);
+        drop(permit);
+    }
+}
+
+impl Request {
+    fn runtime(&self) -> Runtime {
+        // Whatever else the text says, the original runs it as JavaScript.
+        if self.runtime.as_deref() == Some("typescript") { Runtime::TypeScript } else { Runtime::Node22 }
+    }
+
+    fn timeout(&self, settings: &Settings) -> Duration {
+        self.timeout_ms.filter(|ms| *ms > 0.0).map_or(settings.timeout, millis)
+    }
+}
+
+impl CallState {
+    fn new() -> Self {
+        let (canceller, cancel) = supervise::cancellation();
+        Self { canceller, cancel, stage: Mutex::new(Stage::Waiting) }
+    }
+
+    /// From here on, `cleanup` waits for the call instead of ending it.
+    fn start(&self) -> Result<(), SandboxError> {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reason) = self.cancel.reason() {
+            return Err(reason.error(Phase::Start));
+        }
+        *stage = Stage::Running;
+        Ok(())
+    }
+
+    async fn unless_cancelled<T>(&self, phase: Phase, work: impl Future<Output = T>) -> Result<T, SandboxError> {
+        let mut cancel = self.cancel.clone();
+        tokio::select! {
+            biased;
+            reason = cancel.cancelled() => Err(reason.error(phase)),
+            done = work => Ok(done),
+        }
+    }
+}
+
+struct Output {
+    events: Arc<dyn CallEvents>,
+}
+
+impl OutputSink for Output {
+    fn on_stdout(&mut self, text: &str) {
+        self.events.event(EventKind::Stdout, text.to_owned());
+    }
+
+    fn on_stderr(&mut self, text: &str) {
+        self.events.event(EventKind::Stderr, text.to_owned());
+    }
+}
+
+fn os_pairs(env: BTreeMap<String, String>) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+    env.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+fn usage(report: &RunReport) -> Value {
+    json!({
+        "cpuMs": ms(Duration::from_micros(report.cpu_us)),
+        "maxRssBytes": report.max_rss_kib * 1024,
+        "outputBytes": report.bytes,
+        "durationMs": ms(report.duration),
+    })
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+/// The original's lines about a run that went wrong, and the tool's own output.
+fn log_report(request: &Request, report: &RunReport, limits: &RunLimits, sandbox_dir: &str) {
+    let tool = &*request.tool_id;
+    match report.failure {
+        None => {
+            if !(report.stdout_tail.is_empty() && report.stderr_tail.is_empty()) {
+                tracing::debug!(target: NATIVE, toolId = tool, stdout = report.stdout_tail, stderr = report.stderr_tail, "Function output");
+            }
+        }
+        Some(code) => {
+            if code == Code::Timeout {
+                tracing::warn!(target: NATIVE, sandboxDir = sandbox_dir, timeout = ms(limits.timeout), "Function execution timed out, killing process");
+            }
+            let (exit_code, signal) = report.exit.parts();
+            tracing::error!(target: NATIVE, json.code = %json!(exit_code), json.signal = %json!(signal), stderr = report.stderr_tail, "Function execution failed");
+            tracing::warn!(target: NATIVE, toolId = tool, errorCode = %code, stdout = report.stdout_tail, stderr = report.stderr_tail, "Function output of a failed call");
+        }
+    }
+}

@@ -1,1 +1,201 @@
-//! napi binding.
+//! The only place that names napi: an exported class, conversions, nothing else. Decisions are the core's.
+//!
+//! Calls answer with values ([`Outcome`]), never with native rejections: the JavaScript surface makes real errors of them.
+//! Work runs on the core's own runtime, which lives as long as the process; a call's promise keeps the host alive, nothing
+//! else does.
+
+// napi's macros generate code that these lints would complain of.
+#![allow(clippy::needless_pass_by_value, missing_docs, reason = "shapes that #[napi] asks for")]
+
+mod events;
+mod logs;
+
+use std::sync::Arc;
+
+use napi::{
+    Env, Status,
+    bindgen_prelude::{Function, Object},
+};
+use napi_derive::napi;
+
+use crate::{
+    error::SandboxError,
+    executor::{Answer, CallEvents, CancelReason, Executor},
+};
+
+/// Runs calls under one set of options.
+#[napi(js_name = "Executor")]
+pub struct BindingExecutor {
+    inner: Arc<Executor>,
+}
+
+/// How a call ended. `ok` tells which of the other fields are there.
+#[napi(object)]
+pub struct Outcome {
+    pub ok: bool,
+    /// JSON text; null means `undefined`.
+    pub value: Option<String>,
+    pub code: Option<String>,
+    pub phase: Option<String>,
+    pub message: Option<String>,
+    pub duration_ms: Option<f64>,
+    pub stdout: Option<String>,
+    pub stderr: Option<String>,
+    pub cause_json: Option<String>,
+}
+
+/// Permits of one `vcpus` value.
+#[napi(object)]
+pub struct QueueStats {
+    pub vcpus: String,
+    pub available_permits: u32,
+    pub queue_length: u32,
+}
+
+type Settle<T> = Box<dyn FnOnce(Env) -> napi::Result<T> + Send>;
+
+/// A promise that the returned function settles, from any thread.
+fn promise<'env, T: napi::bindgen_prelude::ToNapiValue + Send + 'static>(
+    env: &'env Env,
+) -> napi::Result<(impl FnOnce(T) + Send + 'static, Object<'env>)> {
+    let (deferred, promise) = env.create_deferred::<T, Settle<T>>()?;
+    Ok((move |value: T| deferred.resolve(Box::new(move |_| Ok(value))), promise))
+}
+
+#[napi]
+impl BindingExecutor {
+    /// Never throws: what is wrong with options or variables is the answer of every call.
+    #[napi(constructor, catch_unwind)]
+    pub fn new(options_json: String, env_json: String) -> Self {
+        Self { inner: Arc::new(Executor::new(&options_json, &env_json)) }
+    }
+
+    /// Runs one call. `callId` names it for `abort`.
+    #[napi(catch_unwind, ts_return_type = "Promise<Outcome>")]
+    pub fn execute<'env>(
+        &self,
+        env: &'env Env,
+        call_id: f64,
+        request: String,
+        args_json: Option<String>,
+        on_event: Option<Function<'env, (String, String), ()>>,
+    ) -> napi::Result<Object<'env>> {
+        let events = on_event.map(|function| events::listener(&function)).transpose()?;
+        let (settle, promise) = promise(env)?;
+        let done = move |answer: Answer| settle(Outcome::from(answer));
+        self.inner.execute(call_key(call_id), request, args_json, events, logs::sink_of(env), done);
+        Ok(promise)
+    }
+
+    /// Ends a call, wherever it is; unknown ids are fine.
+    #[napi(catch_unwind)]
+    pub fn abort(&self, call_id: f64, reason: String) -> napi::Result<()> {
+        let reason = match reason.as_str() {
+            "aborted" => CancelReason::Aborted,
+            "cleanup" => CancelReason::CleanedUp,
+            other => return Err(napi::Error::new(Status::InvalidArg, format!("unknown reason: {other}"))),
+        };
+        self.inner.cancel(call_key(call_id), reason);
+        Ok(())
+    }
+
+    /// Rejects what has not started, waits for what runs; with `drain`, idle sandboxes and the launcher go too.
+    #[napi(catch_unwind, ts_return_type = "Promise<void>")]
+    pub fn cleanup<'env>(&self, env: &'env Env, drain: bool) -> napi::Result<Object<'env>> {
+        let (settle, promise) = promise(env)?;
+        self.inner.cleanup(drain, move || settle(()));
+        Ok(promise)
+    }
+
+    /// Permits and queue lengths of the whole process.
+    #[napi(catch_unwind)]
+    pub fn stats(&self) -> Vec<QueueStats> {
+        let stats = self.inner.queue_stats().into_iter();
+        stats
+            .map(|class| QueueStats {
+                vcpus: class.vcpus,
+                available_permits: class.available_permits,
+                queue_length: class.queue_length,
+            })
+            .collect()
+    }
+
+    /// Everything countable, as JSON.
+    #[napi(catch_unwind)]
+    pub fn metrics(&self) -> String {
+        self.inner.metrics().to_string()
+    }
+}
+
+/// What isolation is in force, as JSON.
+#[napi(catch_unwind, ts_return_type = "Promise<string>")]
+pub fn isolation_report(env: &Env) -> napi::Result<Object<'_>> {
+    let (settle, promise) = promise(env)?;
+    settle(crate::executor::isolation_report().to_string());
+    Ok(promise)
+}
+
+/// Where this JavaScript environment's log records go; a null sink or `"off"` means nowhere.
+#[napi(catch_unwind)]
+pub fn set_log_sink(
+    env: &Env,
+    level: String,
+    sink: Option<Function<'_, (logs::LogRecord,), ()>>,
+) -> napi::Result<()> {
+    logs::set(env, &level, sink)
+}
+
+/// The version of the core.
+#[napi]
+pub fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// JavaScript counts calls with whole numbers below 2^53.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates; ids are whole and positive")]
+fn call_key(call_id: f64) -> u64 {
+    call_id as u64
+}
+
+impl From<Answer> for Outcome {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Ok(value) => Self { ok: true, value, ..Self::empty() },
+            Err(error) => Self::from(error),
+        }
+    }
+}
+
+impl From<SandboxError> for Outcome {
+    fn from(error: SandboxError) -> Self {
+        Self {
+            code: Some(error.code.to_string()),
+            phase: Some(error.phase.to_string()),
+            message: Some(error.message),
+            duration_ms: Some(error.duration.as_secs_f64() * 1000.0),
+            stdout: error.stdout,
+            stderr: error.stderr,
+            cause_json: error.cause_json,
+            ..Self::empty()
+        }
+    }
+}
+
+impl Outcome {
+    fn empty() -> Self {
+        Self {
+            ok: false,
+            value: None,
+            code: None,
+            phase: None,
+            message: None,
+            duration_ms: None,
+            stdout: None,
+            stderr: None,
+            cause_json: None,
+        }
+    }
+}
+
+/// Silences the compiler where a listener is built but the trait object is what counts.
+pub(crate) type Events = Arc<dyn CallEvents>;

@@ -279,3 +279,192 @@ impl fmt::Debug for Permit {
         f.debug_tuple("Permit").field(&self.ticket).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    const WAIT: Duration = Duration::from_millis(200);
+
+    fn request(vcpus: f64) -> Request {
+        Request {
+            vcpus: Vcpus::new(Some(vcpus)),
+            tool_id: "tool".into(),
+            max_concurrent: None,
+            max_wait: WAIT,
+        }
+    }
+
+    fn poll(acquire: &mut Acquire) -> Poll<Result<Permit, QueueRefusal>> {
+        Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[track_caller]
+    fn assert_idle(queue: &Queue) {
+        assert_eq!(queue.totals(), Totals { running: 0, waiting: 0 });
+        assert!(queue.shared.lock().wakers.is_empty());
+        for class in queue.stats() {
+            assert_eq!((class.available_permits, class.queue_length), (class.vcpus.permits(), 0));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_ends_at_its_time_with_the_originals_text() {
+        let queue = Queue::new();
+        let permit = queue.acquire(request(1.0)).await.unwrap();
+        let start = now();
+        let waiting = queue.acquire(request(1.0));
+        assert_eq!(
+            waiting.arrival(),
+            Arrival { class_created: false, available_permits: 0, queue_length: 0 }
+        );
+        let refusal = waiting.await.unwrap_err();
+        assert_eq!(now() - start, WAIT);
+        let error = SandboxError::from(refusal);
+        assert_eq!((error.code, error.phase), (Code::QueueTimeout, Phase::Queue));
+        assert_eq!(
+            error.message,
+            "Function execution queue timeout after 200ms. Too many concurrent executions."
+        );
+        drop(permit);
+        assert_idle(&queue);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_order_is_that_of_the_calls_and_not_of_the_polls() {
+        let queue = Queue::new();
+        let first = queue.acquire(request(1.0)).await.unwrap();
+        let mut second = queue.acquire(request(1.0));
+        let mut third = queue.acquire(request(1.0));
+        assert!(poll(&mut third).is_pending());
+        assert!(poll(&mut second).is_pending());
+        drop(first);
+        assert!(poll(&mut third).is_pending());
+        let permit = second.await.unwrap();
+        drop(permit);
+        drop(third.await.unwrap());
+        assert_idle(&queue);
+    }
+
+    /// Not polled, polled, granted but not told, told but not polled: whenever it goes, the next one runs.
+    #[tokio::test(start_paused = true)]
+    async fn a_future_dropped_at_any_point_keeps_nothing() {
+        for polls in 0..3 {
+            for granted in [false, true] {
+                let queue = Queue::new();
+                let running = queue.acquire(request(1.0)).await.unwrap();
+                let mut leaver = queue.acquire(request(1.0));
+                let next = queue.acquire(request(1.0));
+                for _ in 0..polls {
+                    assert!(poll(&mut leaver).is_pending());
+                }
+                if granted {
+                    drop(running);
+                    assert_eq!(queue.totals(), Totals { running: 1, waiting: 1 });
+                    drop(leaver);
+                } else {
+                    drop(leaver);
+                    assert_eq!(queue.totals(), Totals { running: 1, waiting: 1 });
+                    drop(running);
+                }
+                drop(next.await.unwrap());
+                assert_idle(&queue);
+            }
+        }
+        let queue = Queue::new();
+        drop(queue.acquire(request(1.0)));
+        assert_idle(&queue);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_that_comes_with_the_deadline_is_taken() {
+        let queue = Queue::new();
+        let running = queue.acquire(request(1.0)).await.unwrap();
+        let mut waiting = queue.acquire(request(1.0));
+        assert!(poll(&mut waiting).is_pending());
+        tokio::time::advance(WAIT).await;
+        drop(running);
+        drop(waiting.await.unwrap());
+        assert_idle(&queue);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_timer_ends_every_wait_of_its_time() {
+        let queue = Queue::new();
+        let running = queue.acquire(request(1.0)).await.unwrap();
+        let mut waiting: Vec<_> = (0..100).map(|_| queue.acquire(request(1.0))).collect();
+        for acquire in &mut waiting {
+            assert!(poll(acquire).is_pending());
+        }
+        tokio::time::advance(WAIT).await;
+        for mut acquire in waiting {
+            assert!(matches!(poll(&mut acquire), Poll::Ready(Err(QueueRefusal::Timeout(WAIT)))));
+        }
+        drop(running);
+        assert_idle(&queue);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endless_wait_has_no_deadline() {
+        let queue = Queue::new();
+        let running = queue.acquire(request(1.0)).await.unwrap();
+        let waiting = queue.acquire(Request { max_wait: Duration::MAX, ..request(1.0) });
+        tokio::time::advance(Duration::from_hours(24 * 365)).await;
+        drop(running);
+        drop(waiting.await.unwrap());
+        assert_idle(&queue);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue_refuses_at_once() {
+        let queue = Queue::new();
+        let running = queue.acquire(request(1.0)).await.unwrap();
+        let waiting: Vec<_> = (0..MAX_WAITING_CALLS).map(|_| queue.acquire(request(1.0))).collect();
+        let error = SandboxError::from(queue.acquire(request(1.0)).await.unwrap_err());
+        assert_eq!(error.code, Code::QueueTimeout);
+        assert!(error.message.starts_with("Function execution queue is full"), "{}", error.message);
+        drop(waiting);
+        drop(running);
+        assert_idle(&queue);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn permits_survive_a_crowd_that_comes_and_goes() {
+        let queue = Queue::new();
+        let callers = (0..64_u32).map(|caller| {
+            let queue = queue.clone();
+            tokio::spawn(async move {
+                for round in 0..50 {
+                    let acquire = queue.acquire(Request {
+                        tool_id: format!("tool {}", caller % 5).into(),
+                        max_concurrent: caller.is_multiple_of(2).then_some(3),
+                        max_wait: Duration::from_mins(1),
+                        ..request(f64::from(1 + caller % 3))
+                    });
+                    tokio::select! {
+                        biased;
+                        permit = acquire => {
+                            let permit = permit.unwrap();
+                            tokio::task::yield_now().await;
+                            drop(permit);
+                        }
+                        // Leaves after a few polls of its neighbours: a grant may be on its way.
+                        () = yields((caller + round) % 7), if (caller + round) % 3 == 0 => {}
+                    }
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.unwrap();
+        }
+        assert_idle(&queue);
+    }
+
+    async fn yields(times: u32) {
+        for _ in 0..times {
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -36,8 +36,8 @@ pub struct Vcpus(f64);
 impl Vcpus {
     /// Takes any number: an absent one, NaN and whatever is below 1 count as 1, as in the original.
     pub fn new(value: Option<f64>) -> Self {
-        // `max` gives 1 for NaN.
-        Self(value.unwrap_or(1.0).max(1.0).min(MAX_VCPUS))
+        let number = value.filter(|value| !value.is_nan());
+        Self(number.map_or(1.0, |number| number.clamp(1.0, MAX_VCPUS)))
     }
 
     /// Calls of this class that may run at once.
@@ -509,8 +509,11 @@ mod tests {
         assert_eq!(arrival, Arrival { class_created: false, available_permits: 0, queue_length: 2 });
         assert_eq!(state.release(running), [second]);
         assert_eq!(state.release(second), [third]);
-        let stats: Vec<_> =
-            state.stats().iter().map(|s| (s.vcpus.to_string(), s.available_permits, s.queue_length)).collect();
+        let stats: Vec<_> = state
+            .stats()
+            .iter()
+            .map(|s| (s.vcpus.to_string(), s.available_permits, s.queue_length))
+            .collect();
         assert_eq!(stats, [("1".into(), 0, 1), ("8".into(), 7, 0)]);
     }
 
@@ -617,11 +620,11 @@ mod tests {
         assert_eq!(state.stats().len(), MAX_VCPUS_CLASSES);
         assert_eq!(state.stats()[0].vcpus, Vcpus::new(Some(vcpus(2 * MAX_VCPUS_CLASSES))), "the oldest went");
         let mut state = State::new();
-        let tickets: Vec<_> =
+        let busy: Vec<_> =
             (0..MAX_VCPUS_CLASSES).map(|i| granted(&mut state, ask(vcpus(i), "a", None))).collect();
         assert_eq!(state.acquire(ask(99.0, "a", None)).0, Outcome::TooManyClasses);
         granted(&mut state, ask(vcpus(1), "a", None));
-        state.release(tickets[5]);
+        state.release(busy[5]);
         granted(&mut state, ask(99.0, "a", None));
     }
 }

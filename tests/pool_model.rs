@@ -1,5 +1,7 @@
 //! The pool's state machine against a model that keeps one plain list of everything that ever was.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 use std::{
     collections::{BTreeMap, HashSet},
     time::{Duration, Instant},
@@ -315,8 +317,8 @@ impl Pair {
         self.same_removals(removals, expected);
     }
 
-    fn step(&mut self, op: Op) {
-        match op {
+    fn step(&mut self, op: &Op) {
+        match *op {
             Op::Lease { key, policy } => self.lease(key, policy),
             Op::Installed(i) if !self.model.installs.is_empty() => {
                 self.installed(i % self.model.installs.len());
@@ -350,12 +352,12 @@ impl Pair {
 
     fn finish(mut self) {
         while !self.model.installs.is_empty() {
-            self.step(Op::Installed(0));
+            self.step(&Op::Installed(0));
         }
         while !self.model.leases.is_empty() {
-            self.step(Op::Release(0));
+            self.step(&Op::Release(0));
         }
-        self.step(Op::Drain);
+        self.step(&Op::Drain);
         assert_eq!(self.state.counts(), Counts::default());
         assert_eq!(self.removed.len(), self.model.trees, "every tree was removed");
     }
@@ -368,7 +370,7 @@ proptest! {
     fn behaves_as_the_model(ops in prop::collection::vec(op(), 0..150)) {
         let mut pair = Pair::new();
         for op in ops {
-            pair.step(op);
+            pair.step(&op);
         }
         pair.finish();
     }

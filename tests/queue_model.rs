@@ -32,7 +32,8 @@ fn op() -> impl Strategy<Value = Op> {
     let budget = prop_oneof![Just(None), (1..5_u32).prop_map(Some)];
     let wait = prop_oneof![Just(None), (0..50_u64).prop_map(Some)];
     prop_oneof![
-        6 => (vcpus, tool, budget, wait).prop_map(|(vcpus, tool, max_concurrent, wait_ms)| Op::Acquire { vcpus, tool, max_concurrent, wait_ms }),
+        6 => (vcpus, tool, budget, wait)
+            .prop_map(|(vcpus, tool, max_concurrent, wait_ms)| Op::Acquire { vcpus, tool, max_concurrent, wait_ms }),
         3 => any::<usize>().prop_map(Op::ReleaseRunning),
         1 => any::<usize>().prop_map(Op::CancelWaiting),
         1 => any::<usize>().prop_map(Op::ReleaseAgain),
@@ -236,7 +237,8 @@ proptest! {
         for (tool, acquire) in ops {
             if acquire {
                 let name = ["a", "b", "c"][tool];
-                let ask = Ask { vcpus: Vcpus::new(Some(2.0)), tool: name.into(), max_concurrent: Some(2), deadline: None };
+                let vcpus = Vcpus::new(Some(2.0));
+                let ask = Ask { vcpus, tool: name.into(), max_concurrent: Some(2), deadline: None };
                 match state.acquire(ask).0 {
                     Outcome::Granted(ticket) => {
                         tool_of.insert(ticket, tool);

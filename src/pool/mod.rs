@@ -428,3 +428,397 @@ impl Drop for Held {
         self.home.release(self.sandbox);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::BTreeMap,
+        sync::atomic::{AtomicUsize, Ordering},
+        task::{Context, Poll, Waker},
+        time::Duration,
+    };
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq)]
+    enum Failure {
+        Npm(&'static str),
+        Lost,
+    }
+
+    impl From<InstallLost> for Failure {
+        fn from(_: InstallLost) -> Self {
+            Self::Lost
+        }
+    }
+
+    /// A tree that is no clone of anything: the pool cannot remove it twice.
+    #[derive(Debug, PartialEq)]
+    struct Tree(usize);
+
+    const POLICY: Policy = Policy { ttl: Duration::from_secs(10), max_use_count: 3 };
+
+    /// A pool whose installs and removals are counted.
+    #[derive(Clone)]
+    struct Rig {
+        pool: Pool<Tree, Failure>,
+        removed: Arc<Mutex<Vec<usize>>>,
+        dead: Arc<Mutex<Vec<usize>>>,
+        installs: Arc<AtomicUsize>,
+        /// Install futures that are alive.
+        running: Arc<AtomicUsize>,
+        /// Lets one install end.
+        go: Arc<Notify>,
+    }
+
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn key(name: &str) -> PoolKey {
+        PoolKey::new(&BTreeMap::from([(name.to_owned(), "1".to_owned())]), "scope")
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            Self::with_limit(MAX_SANDBOXES)
+        }
+
+        fn with_limit(limit: usize) -> Self {
+            let removed = Arc::<Mutex<Vec<usize>>>::default();
+            let dead = Arc::<Mutex<Vec<usize>>>::default();
+            let (gone, bin) = (Arc::clone(&dead), Arc::clone(&removed));
+            let is_alive = move |tree: &Tree| !gone.lock().unwrap().contains(&tree.0);
+            let remove = move |tree: Tree| bin.lock().unwrap().push(tree.0);
+            Self {
+                pool: Pool::with_limit(limit, Box::new(is_alive), Box::new(remove)),
+                removed,
+                dead,
+                installs: Arc::default(),
+                running: Arc::default(),
+                go: Arc::default(),
+            }
+        }
+
+        /// An install that ends at once, numbered from 1.
+        async fn lease(&self, name: &str) -> Lease<Tree> {
+            let installs = Arc::clone(&self.installs);
+            let install = move || async move { Ok(Tree(installs.fetch_add(1, Ordering::SeqCst) + 1)) };
+            self.pool.lease(&key(name), POLICY, install).await.unwrap()
+        }
+
+        /// An install that ends with `result` once it is let.
+        fn slow(&self, result: Result<usize, Failure>) -> LeaseFuture {
+            let rig = self.clone();
+            Box::pin(async move {
+                let (go, running) = (Arc::clone(&rig.go), Arc::clone(&rig.running));
+                let install = move || async move {
+                    running.fetch_add(1, Ordering::SeqCst);
+                    let _alive = Counted(running);
+                    go.notified().await;
+                    result.map(Tree)
+                };
+                rig.pool.lease(&key("slow"), POLICY, install).await
+            })
+        }
+
+        fn removed(&self) -> Vec<usize> {
+            self.removed.lock().unwrap().clone()
+        }
+
+        #[track_caller]
+        fn assert_empty(&self) {
+            self.pool.drain();
+            assert_eq!(self.pool.counts(), Counts::default());
+            assert_eq!(self.running.load(Ordering::SeqCst), 0);
+            let inner = self.pool.shared.lock();
+            assert!(inner.waiters.is_empty() && inner.cancels.is_empty());
+        }
+    }
+
+    type LeaseFuture = Pin<Box<dyn Future<Output = Result<Lease<Tree>, Failure>> + Send>>;
+
+    fn poll(future: &mut LeaseFuture) -> Poll<Result<Lease<Tree>, Failure>> {
+        future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Lets every task that can run do so: the test's runtime has one thread.
+    async fn settle() {
+        yields(10).await;
+    }
+
+    async fn yields(times: usize) {
+        for _ in 0..times {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sandbox_serves_until_it_was_used_often_enough() {
+        let rig = Rig::new();
+        for (tree, use_count) in [(1, 1), (1, 2), (1, 3), (2, 1)] {
+            let lease = rig.lease("a").await;
+            assert_eq!((&*lease, lease.use_count(), lease.reused()), (&Tree(tree), use_count, use_count > 1));
+        }
+        assert_eq!(rig.removed(), [1]);
+        rig.assert_empty();
+        assert_eq!(rig.removed(), [1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_to_live_counts_from_the_end_of_the_last_lease() {
+        let rig = Rig::new();
+        let lease = rig.lease("a").await;
+        tokio::time::advance(POLICY.ttl * 2).await;
+        drop(lease);
+        tokio::time::advance(POLICY.ttl / 2).await;
+        assert_eq!(rig.pool.sweep(now()), 0);
+        let lease = rig.lease("a").await;
+        assert_eq!((&*lease, lease.use_count()), (&Tree(1), 2));
+        let idle = SystemTime::now().duration_since(lease.last_used()).unwrap();
+        assert!(idle >= POLICY.ttl / 2 && idle < POLICY.ttl, "{idle:?}");
+        drop(lease);
+        tokio::time::advance(POLICY.ttl).await;
+        assert_eq!(*rig.lease("a").await, Tree(2));
+        tokio::time::advance(POLICY.ttl).await;
+        assert_eq!((rig.pool.sweep(now()), rig.pool.sweep(now())), (1, 0));
+        assert_eq!(rig.removed(), [1, 2]);
+        rig.assert_empty();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leases_on_a_replaced_sandbox_go_on() {
+        let rig = Rig::new();
+        let leases = [rig.lease("a").await, rig.lease("a").await, rig.lease("a").await];
+        let new = rig.lease("a").await;
+        assert_eq!(*new, Tree(2));
+        let [first, second, third] = leases;
+        drop((first, second));
+        assert_eq!(rig.removed(), []);
+        drop(third);
+        assert_eq!(rig.removed(), [1]);
+        assert_eq!(rig.pool.drain(), 0, "the other one is leased");
+        assert_eq!(rig.pool.counts(), Counts { retired: 1, leases: 1, ..Counts::default() });
+        assert_eq!(*rig.lease("a").await, Tree(3), "the pool goes on");
+        drop(new);
+        assert_eq!(rig.removed(), [1, 2]);
+        rig.assert_empty();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn concurrent_first_calls_share_one_install_and_its_uses() {
+        let rig = Rig::new();
+        let calls: Vec<_> = (0..5).map(|_| tokio::spawn(rig.slow(Ok(7)))).collect();
+        settle().await;
+        assert_eq!(rig.running.load(Ordering::SeqCst), 1);
+        rig.go.notify_one();
+        let mut counts = Vec::new();
+        for call in calls {
+            let lease = call.await.unwrap().unwrap();
+            assert_eq!(*lease, Tree(7));
+            counts.push(lease.use_count());
+        }
+        assert_eq!(counts, [1, 2, 3, 4, 5], "one install for all, though the limit is 3");
+        rig.assert_empty();
+        assert_eq!(rig.removed(), [7]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_install_fails_all_who_waited_and_the_next_call_tries_again() {
+        let rig = Rig::new();
+        let calls: Vec<_> = (0..3).map(|_| tokio::spawn(rig.slow(Err(Failure::Npm("404"))))).collect();
+        settle().await;
+        rig.go.notify_one();
+        for call in calls {
+            assert_eq!(call.await.unwrap().unwrap_err(), Failure::Npm("404"));
+        }
+        rig.go.notify_one();
+        assert_eq!(*rig.slow(Ok(1)).await.unwrap(), Tree(1));
+        rig.assert_empty();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_install_outlives_its_caller_while_others_wait_and_no_longer() {
+        let rig = Rig::new();
+        let (mut first, mut second) = (rig.slow(Ok(1)), rig.slow(Ok(2)));
+        assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+        settle().await;
+        drop(first);
+        settle().await;
+        assert_eq!(rig.running.load(Ordering::SeqCst), 1);
+        rig.go.notify_one();
+        let lease = second.await.unwrap();
+        assert_eq!((&*lease, lease.use_count()), (&Tree(1), 1));
+        lease.retire();
+        drop(lease);
+
+        let (mut first, mut second) = (rig.slow(Ok(3)), rig.slow(Ok(4)));
+        assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+        settle().await;
+        drop((first, second));
+        settle().await;
+        assert_eq!(rig.running.load(Ordering::SeqCst), 0, "the install was dropped");
+        rig.go.notify_one();
+        assert_eq!(*rig.slow(Ok(5)).await.unwrap(), Tree(5));
+        rig.assert_empty();
+        assert_eq!(rig.removed(), [1, 5]);
+    }
+
+    /// Not polled, polled, answered but not polled; as the one that installs and as one that waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_future_dropped_at_any_point_keeps_nothing() {
+        for polls in 0..3 {
+            for answered in [None, Some(Ok(1)), Some(Err(Failure::Npm("broken")))] {
+                for other_first in [None, Some(true), Some(false)] {
+                    let rig = Rig::new();
+                    let result = answered.clone().unwrap_or(Ok(1));
+                    let mut leaver = rig.slow(result.clone());
+                    let mut other = other_first.map(|_| rig.slow(result.clone()));
+                    let mut poll_other = |when| {
+                        if let Some(other) = other.as_mut().filter(|_| other_first == Some(when)) {
+                            assert!(poll(other).is_pending());
+                        }
+                    };
+                    poll_other(true);
+                    for _ in 0..polls {
+                        assert!(poll(&mut leaver).is_pending());
+                    }
+                    poll_other(false);
+                    settle().await;
+                    if answered.is_some() {
+                        rig.go.notify_one();
+                        settle().await;
+                    }
+                    drop(leaver);
+                    settle().await;
+                    rig.go.notify_one();
+                    if let Some(other) = other {
+                        assert_eq!(other.await.map(|lease| lease.0), result);
+                    }
+                    settle().await;
+                    rig.assert_empty();
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_install_that_panics_is_an_error_for_all_who_wait() {
+        let rig = Rig::new();
+        let install = || async { panic!("an install that panics") };
+        let error = rig.pool.lease(&key("a"), POLICY, install).await.unwrap_err();
+        assert_eq!(error, Failure::Lost);
+        assert_eq!(SandboxError::from(InstallLost).code, Code::InstallFailed);
+        assert_eq!(*rig.lease("a").await, Tree(1));
+        rig.assert_empty();
+    }
+
+    #[test]
+    fn the_end_of_the_runtime_ends_the_wait() {
+        let rig = Rig::new();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let mut waiting = rig.slow(Ok(1));
+        let guard = runtime.enter();
+        assert!(poll(&mut waiting).is_pending());
+        drop(guard);
+        drop(runtime);
+        assert!(matches!(poll(&mut waiting), Poll::Ready(Err(Failure::Lost))));
+        rig.assert_empty();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sandbox_whose_tree_vanished_is_replaced() {
+        let rig = Rig::new();
+        let held = rig.lease("a").await;
+        rig.dead.lock().unwrap().push(1);
+        assert_eq!(*rig.lease("a").await, Tree(2));
+        assert_eq!(rig.removed(), []);
+        drop(held);
+        assert_eq!(rig.removed(), [1]);
+        rig.assert_empty();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_the_limit_the_least_recently_used_idle_sandbox_goes() {
+        let rig = Rig::with_limit(2);
+        let held = rig.lease("a").await;
+        for name in ["b", "c"] {
+            drop(rig.lease(name).await);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!((rig.removed(), rig.pool.len()), (vec![2], 2));
+        let more = [rig.lease("d").await, rig.lease("e").await];
+        assert_eq!((rig.removed(), rig.pool.len()), (vec![2, 3], 3), "leased ones may exceed it");
+        drop(more);
+        assert_eq!((rig.removed(), rig.pool.len()), (vec![2, 3, 4], 2));
+        drop(held);
+        rig.assert_empty();
+        let mut removed = rig.removed();
+        removed.sort_unstable();
+        assert_eq!(removed, [1, 2, 3, 4, 5]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_during_an_install_leaves_it_to_those_who_wait() {
+        let rig = Rig::new();
+        let mut waiting = rig.slow(Ok(1));
+        assert!(poll(&mut waiting).is_pending());
+        settle().await;
+        rig.pool.drain();
+        rig.go.notify_one();
+        let lease = waiting.await.unwrap();
+        assert_eq!((rig.pool.len(), rig.removed()), (0, vec![]));
+        drop(lease);
+        assert_eq!(rig.removed(), [1]);
+        rig.assert_empty();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn every_tree_is_removed_once_after_a_crowd_that_comes_and_goes() {
+        let rig = Rig::new();
+        let callers = (0..32_usize).map(|caller| {
+            let rig = rig.clone();
+            tokio::spawn(async move {
+                for round in 0..50 {
+                    let number = Arc::clone(&rig.installs);
+                    let install = move || async move {
+                        tokio::task::yield_now().await;
+                        if (caller + round) % 5 == 0 {
+                            return Err(Failure::Npm("now and then"));
+                        }
+                        Ok(Tree(number.fetch_add(1, Ordering::SeqCst)))
+                    };
+                    let key = key(["a", "b", "c"][(caller + round) % 3]);
+                    tokio::select! {
+                        biased;
+                        lease = rig.pool.lease(&key, POLICY, install) => if let Ok(lease) = lease {
+                            tokio::task::yield_now().await;
+                            assert!(!rig.removed.lock().unwrap().contains(&lease.0));
+                        },
+                        () = yields(round % 4), if caller % 2 == 0 => {}
+                    }
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.unwrap();
+        }
+        // A cancelled install may just be on its way out; each holds the pool.
+        let tasks_over = async {
+            while Arc::strong_count(&rig.pool.shared) > 1 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), tasks_over).await.unwrap();
+        rig.assert_empty();
+        let mut removed = rig.removed();
+        removed.sort_unstable();
+        assert!(removed.into_iter().eq(0..rig.installs.load(Ordering::SeqCst)), "each once");
+    }
+}

@@ -24,7 +24,7 @@ use std::{
 
 /// Calls that may wait in one process; the next one is refused.
 pub const MAX_WAITING_CALLS: usize = 10_000;
-/// Distinct `vcpus` values in use at once. An idle one makes room for a new one; a call whose value finds no room is refused.
+/// Distinct `vcpus` values in use at once. An idle one makes room for a new one; a call that finds no room is refused.
 pub const MAX_VCPUS_CLASSES: usize = 128;
 /// What any larger `vcpus` counts as.
 pub const MAX_VCPUS: f64 = 4096.0;
@@ -509,7 +509,7 @@ mod tests {
         assert_eq!(arrival, Arrival { class_created: false, available_permits: 0, queue_length: 2 });
         assert_eq!(state.release(running), [second]);
         assert_eq!(state.release(second), [third]);
-        let stats: Vec<_> = state
+        let usage: Vec<_> = state
             .stats()
             .iter()
             .map(|s| (s.vcpus.to_string(), s.available_permits, s.queue_length))
@@ -614,8 +614,8 @@ mod tests {
         let mut state = State::new();
         let vcpus = |i: usize| 1.0 + f64::from(u32::try_from(i).unwrap()) / 1024.0;
         for i in 0..3 * MAX_VCPUS_CLASSES {
-            let ticket = granted(&mut state, ask(vcpus(i), "a", None));
-            state.release(ticket);
+            let call = granted(&mut state, ask(vcpus(i), "a", None));
+            state.release(call);
         }
         assert_eq!(state.stats().len(), MAX_VCPUS_CLASSES);
         assert_eq!(state.stats()[0].vcpus, Vcpus::new(Some(vcpus(2 * MAX_VCPUS_CLASSES))), "the oldest went");

@@ -57,11 +57,10 @@ impl Janitor {
     /// Removes in the background; here and now if there is no thread to be had or its queue is full.
     pub(super) fn submit(&self, job: Job) {
         let Some(queue) = self.queue() else { return job.run() };
-        match queue.try_send(Message::Job(job)) {
-            Err(TrySendError::Full(Message::Job(job)) | TrySendError::Disconnected(Message::Job(job))) => {
-                job.run();
-            }
-            _ => {}
+        if let Err(TrySendError::Full(Message::Job(job)) | TrySendError::Disconnected(Message::Job(job))) =
+            queue.try_send(Message::Job(job))
+        {
+            job.run();
         }
     }
 

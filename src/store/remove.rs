@@ -258,7 +258,7 @@ mod tests {
         fs::create_dir_all(&inner).unwrap();
         fs::write(inner.join("file"), "").unwrap();
         for dir in [&inner, &folder.join("a"), &folder] {
-            fs::set_permissions(dir, fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o000)).unwrap();
         }
         remove_dir(&folder).unwrap();
         assert!(!folder.exists());

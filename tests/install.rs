@@ -1,5 +1,6 @@
 //! Installs with the real npm, against a registry on the loopback address.
 #![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod install_support;
 
@@ -11,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use install_support::{Bench, is_running, until};
+use install_support::{Bench, is_running, npm_cli, until};
 use native_sandbox_executor::{
     error::{Code, Phase, SandboxError},
     install::{InstallScripts, install},
@@ -264,7 +265,7 @@ async fn a_host_that_npm_started_hands_its_own_settings_to_nobody() {
 async fn a_program_that_is_none_is_a_clear_error() {
     let mut bench = Bench::new();
     bench.ctx.node = bench.home().join("no-node");
-    bench.ctx.npm_path = Some(bench.npm_cli());
+    bench.ctx.npm_path = Some(npm_cli());
     let error = failed(install(&bench.ctx, &set(&[("tiny", "1")])).await);
     assert!(
         error.message.contains("could not start npm") && error.message.contains("no-node"),

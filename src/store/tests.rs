@@ -10,8 +10,27 @@ use serde_json::json;
 
 use super::*;
 
-fn store() -> (tempfile::TempDir, Store) {
-    let base = tempfile::tempdir().unwrap();
+/// A temp folder that goes even when trees without write bits are in it.
+struct Base(tempfile::TempDir);
+
+impl Base {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        remove_dir(self.path()).unwrap();
+    }
+}
+
+fn base() -> Base {
+    Base(tempfile::tempdir().unwrap())
+}
+
+fn store() -> (Base, Store) {
+    let base = base();
     let store = Store::open(base.path()).unwrap();
     (base, store)
 }
@@ -122,7 +141,7 @@ fn a_run_folder_costs_little() {
 
 #[test]
 fn all_of_it_may_be_wiped_between_two_calls() {
-    let base = tempfile::tempdir().unwrap();
+    let base = base();
     let temp = base.path().join("tmp");
     let store = Store::open(&temp).unwrap();
     let tree = tree_with(&store, "index.js");
@@ -198,8 +217,8 @@ fn the_host_folder_goes_with_the_last_handle() {
 #[cfg(unix)]
 #[test]
 fn a_planted_symlink_is_refused() {
-    let base = tempfile::tempdir().unwrap();
-    let elsewhere = tempfile::tempdir().unwrap();
+    let base = base();
+    let elsewhere = self::base();
     let root = base.path().canonicalize().unwrap().join(root::name());
     std::os::unix::fs::symlink(elsewhere.path(), &root).unwrap();
     let message = Store::open(base.path()).unwrap_err().to_string();
@@ -212,7 +231,7 @@ fn a_planted_symlink_is_refused() {
 #[test]
 fn a_root_that_others_can_write_is_refused() {
     use std::os::unix::fs::PermissionsExt;
-    let base = tempfile::tempdir().unwrap();
+    let base = base();
     let root = base.path().join(root::name());
     fs::create_dir(&root).unwrap();
     fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
@@ -222,7 +241,7 @@ fn a_root_that_others_can_write_is_refused() {
 
 #[test]
 fn an_unusable_base_is_named() {
-    let base = tempfile::tempdir().unwrap();
+    let base = base();
     let file = base.path().join("file");
     fs::write(&file, "").unwrap();
     let message = Store::open(&file).unwrap_err().to_string();

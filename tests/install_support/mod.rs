@@ -15,7 +15,7 @@ use std::{
 use native_sandbox_executor::{
     install::{DependencyPolicy, InstallContext, InstallScripts},
     process::{BoxFuture, Command, Control, ExitStatus, Process, SpawnError, Spawner, Started, TreeState},
-    store::Store,
+    store::{Store, remove_dir},
 };
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{net::unix::pipe, sync::watch};
@@ -26,12 +26,28 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Bench {
     pub(crate) ctx: InstallContext,
     registry: Registry,
-    folder: tempfile::TempDir,
+    // Last, so that it goes after everything in it is let go of.
+    folder: Folder,
+}
+
+/// A temp folder that goes even when trees without write bits are in it.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        remove_dir(self.path()).unwrap();
+    }
 }
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Folder(tempfile::tempdir().unwrap());
         for name in ["home", "probes"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
@@ -88,11 +104,6 @@ impl Bench {
         let output = command(&self.ctx.node).args(args).current_dir(cwd).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
-    }
-
-    pub(crate) fn npm_cli(&self) -> PathBuf {
-        let npm = std::env::split_paths(&path()).map(|dir| dir.join("npm")).find(|npm| npm.exists()).unwrap();
-        npm.canonicalize().unwrap()
     }
 
     pub(crate) fn staged(&self) -> usize {
@@ -219,6 +230,11 @@ fn is_any_running(group: Pid) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.into_iter().filter_map(stat).any(|(state, found)| found == group.as_raw_pid() && state != "Z")
+}
+
+pub(crate) fn npm_cli() -> PathBuf {
+    let npm = std::env::split_paths(&path()).map(|dir| dir.join("npm")).find(|npm| npm.exists());
+    npm.expect("npm is on PATH").canonicalize().unwrap()
 }
 
 fn node() -> PathBuf {

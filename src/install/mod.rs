@@ -1,1 +1,409 @@
-//! (being written)
+//! From a dependency set to a published tree: policy, `package.json`, npm in two phases, one rename.
+//!
+//! Phase 1 (`npm install --ignore-scripts`) has the user's npm settings, cache and exactly the variables that these
+//! settings name. Phase 2 (`npm rebuild`) runs the packages' own code and has none of them.
+
+mod manifest;
+mod npm;
+mod npmrc;
+pub mod policy;
+mod range;
+mod redact;
+mod scripts;
+mod tail;
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt, fs,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use serde_json::json;
+use tokio::{runtime::Handle, task, time};
+
+pub use policy::{DependencyPolicy, ExtraSpec, NamePattern};
+pub use scripts::InstallScripts;
+
+use manifest::Scripts;
+use npm::{Npm, Scratch};
+use npmrc::Settings;
+use redact::redact;
+use tail::Tail;
+
+use crate::{
+    error::{Code, Phase, SandboxError},
+    process::{Command, ExitStatus, Process, Spawner},
+    store::{Staging, Store, StoreError, Tree},
+};
+
+/// What is kept of npm's stderr: its end.
+pub const MAX_STDERR_BYTES: usize = 64 * 1024;
+/// How long a killed npm may take to be gone before its folder is removed under it.
+const GONE_WAIT: Duration = Duration::from_secs(10);
+/// How long npm's pipes may stay open after its tree is gone: only something that got out of the tree holds them.
+const PIPES_WAIT: Duration = Duration::from_secs(1);
+
+/// What an install needs to know besides the dependencies. Cheap to clone.
+#[derive(Clone)]
+pub struct InstallContext {
+    /// Starts npm.
+    pub spawner: Arc<dyn Spawner>,
+    /// Where trees go.
+    pub store: Store,
+    /// The Node that runs npm and, later, the tool. Absolute.
+    pub node: PathBuf,
+    /// The `npmPath` option: npm's program, its `npm-cli.js`, or its folder.
+    pub npm_path: Option<PathBuf>,
+    /// The host's environment; what npm gets of it is chosen here.
+    pub env: Arc<BTreeMap<String, String>>,
+    /// What may be asked for.
+    pub policy: DependencyPolicy,
+    /// Whose install scripts run.
+    pub install_scripts: InstallScripts,
+    /// For all of npm's work together.
+    pub timeout: Duration,
+}
+
+impl fmt::Debug for InstallContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the environment: it holds secrets.
+        f.debug_struct("InstallContext").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// Installs `dependencies` and publishes the tree. Without dependencies no npm runs.
+///
+/// Fails with `INVALID_DEPENDENCY`, `INSTALL_FAILED` or `INSTALL_TIMEOUT`. Dropping the future kills npm's whole tree
+/// and leaves nothing: the staging folder goes once the processes have.
+pub async fn install(
+    ctx: &InstallContext,
+    dependencies: &BTreeMap<String, String>,
+) -> Result<Tree, SandboxError> {
+    policy::check(dependencies, &ctx.policy)?;
+    let started = time::Instant::now();
+    let store = ctx.store.clone();
+    let staging = blocking(move || store.staging().map_err(|error| of_store(&error))).await?;
+    let mut attempt = Attempt::new(staging);
+    match time::timeout(ctx.timeout, attempt.run(ctx, dependencies)).await {
+        Ok(done) => done?,
+        Err(_) => return Err(attempt.timed_out(ctx.timeout)),
+    }
+    let tree = attempt.publish(&ctx.store, dependencies).await?;
+    tracing::debug!(
+        target: "native-sandbox-executor",
+        sandboxDir = %tree.dir().display(),
+        durationMs = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        "Dependencies installed successfully"
+    );
+    Ok(tree)
+}
+
+/// One install under way. Dropping it ends its processes, then removes its folder.
+struct Attempt {
+    staging: Option<Staging>,
+    process: Option<Process>,
+    /// Of the phase that runs or ran last.
+    stderr: Arc<Mutex<Tail>>,
+    settings: Settings,
+    dir: PathBuf,
+    runtime: Handle,
+}
+
+/// What both phases need.
+struct Prepared {
+    npm: Npm,
+    settings: Settings,
+    scratch: Scratch,
+    cache: Option<PathBuf>,
+}
+
+impl Attempt {
+    fn new(staging: Staging) -> Self {
+        Self {
+            dir: staging.tree(),
+            staging: Some(staging),
+            process: None,
+            stderr: new_tail(),
+            settings: Settings::default(),
+            runtime: Handle::current(),
+        }
+    }
+
+    async fn run(
+        &mut self,
+        ctx: &InstallContext,
+        dependencies: &BTreeMap<String, String>,
+    ) -> Result<(), SandboxError> {
+        self.write_manifest(dependencies, &Scripts::default()).await?;
+        if dependencies.is_empty() {
+            let modules = self.dir.join("node_modules");
+            return blocking(move || fs::create_dir(&modules).map_err(|error| of_io(&modules, &error))).await;
+        }
+        let prepared = self.prepare(ctx).await?;
+        self.install_phase(ctx, &prepared).await?;
+        let scripts = self.plan_scripts(ctx).await?;
+        if !scripts.run.is_empty() {
+            self.write_manifest(dependencies, &scripts).await?;
+            let env = npm::rebuild_env(&ctx.env, &ctx.node, &prepared.scratch);
+            self.phase(ctx, &prepared.npm, npm::rebuild_args(&scripts.folders), env).await?;
+        }
+        self.verify(dependencies).await
+    }
+
+    async fn write_manifest(
+        &self,
+        dependencies: &BTreeMap<String, String>,
+        scripts: &Scripts,
+    ) -> Result<(), SandboxError> {
+        let text = manifest::text(dependencies, scripts);
+        let path = self.dir.join("package.json");
+        blocking(move || fs::write(&path, text).map_err(|error| of_io(&path, &error))).await
+    }
+
+    async fn prepare(&mut self, ctx: &InstallContext) -> Result<Prepared, SandboxError> {
+        let scratch = self.staging.as_ref().map(Staging::scratch).unwrap_or_default();
+        let ctx = ctx.clone();
+        let prepared = blocking(move || prepare(&ctx, &scratch)).await?;
+        self.settings = prepared.settings.clone();
+        Ok(prepared)
+    }
+
+    async fn install_phase(&mut self, ctx: &InstallContext, prepared: &Prepared) -> Result<(), SandboxError> {
+        let age = ctx.policy.min_release_age_days;
+        let age = age.map(|days| npm::release_age_arg(days, &prepared.settings, SystemTime::now()));
+        let args = npm::install_args(&prepared.settings, prepared.cache.as_deref(), age);
+        let env = npm::install_env(&ctx.env, &prepared.settings, &ctx.node, &prepared.scratch);
+        self.phase(ctx, &prepared.npm, args, env).await
+    }
+
+    async fn plan_scripts(&self, ctx: &InstallContext) -> Result<Scripts, SandboxError> {
+        // The user's own `ignore-scripts` counts, unless the option names packages.
+        if ctx.install_scripts == InstallScripts::Run && self.settings.is_on("ignore-scripts") {
+            return Ok(Scripts::default());
+        }
+        let (dir, option) = (self.dir.clone(), ctx.install_scripts.clone());
+        blocking(move || {
+            scripts::plan(&dir, &option).map_err(|error| of_io(&dir.join("package-lock.json"), &error))
+        })
+        .await
+    }
+
+    /// Runs npm once, to the end of its whole tree.
+    async fn phase(
+        &mut self,
+        ctx: &InstallContext,
+        npm: &Npm,
+        args: Vec<OsString>,
+        env: Vec<(OsString, OsString)>,
+    ) -> Result<(), SandboxError> {
+        self.stderr = new_tail();
+        let command = Command {
+            program: npm.program.clone(),
+            args: npm.lead.iter().cloned().chain(args).collect(),
+            env,
+            cwd: self.dir.clone(),
+            ..Command::default()
+        };
+        let started = ctx.spawner.spawn(command).await.map_err(|error| self.not_spawned(&error))?;
+        let process = self.process.insert(started.process);
+        let status = {
+            let mut output = pin!(async {
+                tokio::join!(tail::drain(started.stdout), tail::keep(started.stderr, &self.stderr));
+            });
+            let mut end = pin!(end_of(process));
+            let mut open = true;
+            let status = loop {
+                tokio::select! {
+                    status = &mut end => break status,
+                    () = &mut output, if open => open = false,
+                }
+            };
+            if open {
+                let _ = time::timeout(PIPES_WAIT, output).await;
+            }
+            status
+        };
+        self.process = None;
+        if status == ExitStatus::Code(0) { Ok(()) } else { Err(self.failed(status)) }
+    }
+
+    /// npm says "success" for some specs that it did nothing about.
+    async fn verify(&self, dependencies: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        let modules = self.dir.join("node_modules");
+        let names: Vec<_> = dependencies.keys().cloned().collect();
+        blocking(move || {
+            let is_missing = |name: &&String| !modules.join(name).join("package.json").is_file();
+            let missing: Vec<_> = names.iter().filter(is_missing).map(String::as_str).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            Err(failure(format!("npm install reported success but did not install {}", missing.join(", "))))
+        })
+        .await
+    }
+
+    async fn publish(
+        mut self,
+        store: &Store,
+        dependencies: &BTreeMap<String, String>,
+    ) -> Result<Tree, SandboxError> {
+        let Some(staging) = self.staging.take() else { return Err(failure("the staging folder is gone")) };
+        let (store, what) = (store.clone(), json!({ "dependencies": dependencies }));
+        let mut published = blocking(move || {
+            let tree = store.publish(staging, &what).map_err(|error| of_store(&error))?;
+            Ok(Unclaimed { store, tree: Some(tree) })
+        })
+        .await?;
+        published.tree.take().ok_or_else(|| failure("the published tree is gone"))
+    }
+
+    /// npm's stderr so far, fit to be shown.
+    fn stderr(&self) -> String {
+        let tail = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = redact(&tail.text(), self.settings.secrets());
+        if tail.total_bytes() > MAX_STDERR_BYTES as u64 {
+            return format!("(the end of {} bytes)\n{text}", tail.total_bytes());
+        }
+        text
+    }
+
+    fn failed(&self, status: ExitStatus) -> SandboxError {
+        let stderr = self.stderr();
+        let (message, code) = match status {
+            ExitStatus::Code(code) => {
+                (format!("npm install failed with code {code}: {stderr}"), code.to_string())
+            }
+            ExitStatus::Signal(signal) => {
+                let name = signal_name(signal);
+                (format!("npm install was killed by signal {name}: {stderr}"), name)
+            }
+            ExitStatus::Lost => {
+                ("npm install was lost: the process that watched it ended".to_owned(), "lost".to_owned())
+            }
+        };
+        self.report(Code::InstallFailed, message, &code, stderr)
+    }
+
+    fn timed_out(&self, timeout: Duration) -> SandboxError {
+        let stderr = self.stderr();
+        let mut message = format!(
+            "npm install timed out after {}ms; raise installTimeoutMs (AGENTS_FUNCTION_TOOL_SANDBOX_INSTALL_TIMEOUT_MS) \
+             if the registry is that slow",
+            timeout.as_millis()
+        );
+        if !stderr.is_empty() {
+            message = format!("{message}: {stderr}");
+        }
+        self.report(Code::InstallTimeout, message, "timeout", stderr)
+    }
+
+    fn report(&self, code: Code, message: String, npm_code: &str, stderr: String) -> SandboxError {
+        tracing::error!(
+            target: "native-sandbox-executor",
+            sandboxDir = %self.dir.display(),
+            code = npm_code,
+            stderr = stderr,
+            "Failed to install dependencies"
+        );
+        SandboxError { stderr: Some(stderr), ..SandboxError::new(code, Phase::Install, message) }
+    }
+
+    fn not_spawned(&self, error: &crate::process::SpawnError) -> SandboxError {
+        tracing::error!(
+            target: "native-sandbox-executor",
+            sandboxDir = %self.dir.display(),
+            error = %error,
+            "Failed to spawn npm install"
+        );
+        failure(format!("could not start npm: {error}"))
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        process.kill();
+        let staging = self.staging.take();
+        self.runtime.spawn(async move {
+            let _ = time::timeout(GONE_WAIT, process.gone()).await;
+            drop(staging);
+        });
+    }
+}
+
+/// A tree that nobody may be waiting for any more: then it goes again.
+struct Unclaimed {
+    store: Store,
+    tree: Option<Tree>,
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if let Some(tree) = self.tree.take() {
+            // A failure leaves it to the sweep of this host's folder.
+            let _ = self.store.remove(&tree);
+        }
+    }
+}
+
+/// Waits for the main process, then ends whatever it left: nothing may write into the tree from here on.
+async fn end_of(process: &mut Process) -> ExitStatus {
+    let status = process.exited().await;
+    process.kill();
+    process.gone().await;
+    status
+}
+
+fn prepare(ctx: &InstallContext, scratch: &Path) -> Result<Prepared, SandboxError> {
+    let path = ctx.env.get("PATH").map(String::as_str);
+    let npm = npm::find(ctx.npm_path.as_deref(), &ctx.node, path).map_err(failure)?;
+    let prefix = ctx.node.ancestors().nth(2).unwrap_or(Path::new("/"));
+    let settings = Settings::read(&ctx.env, prefix, npm.root.as_deref());
+    let scratch = Scratch::create(scratch).map_err(|error| of_io(scratch, &error))?;
+    let cache = if npm::has_writable_cache(&ctx.env, &settings) {
+        None
+    } else {
+        Some(ctx.store.npm_cache().map_err(|error| of_store(&error))?)
+    };
+    Ok(Prepared { npm, settings, scratch, cache })
+}
+
+async fn blocking<T: Send + 'static>(
+    act: impl FnOnce() -> Result<T, SandboxError> + Send + 'static,
+) -> Result<T, SandboxError> {
+    match task::spawn_blocking(act).await {
+        Ok(result) => result,
+        Err(error) => Err(failure(format!("the install was broken off: {error}"))),
+    }
+}
+
+fn new_tail() -> Arc<Mutex<Tail>> {
+    Arc::new(Mutex::new(Tail::new(MAX_STDERR_BYTES)))
+}
+
+fn failure(message: impl Into<String>) -> SandboxError {
+    SandboxError::new(Code::InstallFailed, Phase::Install, message)
+}
+
+fn of_store(error: &StoreError) -> SandboxError {
+    failure(format!("the folder for dependencies could not be made: {error}"))
+}
+
+fn of_io(path: &Path, error: &std::io::Error) -> SandboxError {
+    failure(format!("cannot prepare {}: {error}", path.display()))
+}
+
+#[cfg(unix)]
+fn signal_name(signal: i32) -> String {
+    rustix::process::Signal::from_named_raw(signal)
+        .map_or_else(|| signal.to_string(), |named| format!("{named:?}").replace("Signal::", "SIG"))
+}
+
+#[cfg(not(unix))]
+fn signal_name(signal: i32) -> String {
+    signal.to_string()
+}

@@ -1,1 +1,306 @@
-//! (being written)
+//! Folders on disk: staging, publish by rename, trees, run folders, and the sweep of what dead hosts left.
+//!
+//! ```text
+//! <base>/native-sandbox-executor-<euid>/    0755, ours, never through a symlink
+//!   runtime/<hash>/worker.cjs               shared by every host of this version
+//!   npm-cache/                              only where the user has no writable one
+//!   hosts/<pid>-<random>/                   one per process
+//!     lock                                  flock held while the process lives
+//!     trees/ runs/ staging/ trash/
+//! ```
+//!
+//! Any of it may vanish between two calls (temp cleaners do that); what is missing is made again when it is needed.
+//! Calls block for a few system calls at most, except where they say so; slow removals go to a thread of the store's own.
+
+mod janitor;
+mod remove;
+mod root;
+mod run_folder;
+mod sweep;
+mod tree;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use sha2::{Digest, Sha256};
+
+pub use remove::remove_dir;
+pub use run_folder::RunFolder;
+pub use sweep::SweepReport;
+pub use tree::{MARKER_FILE, Staging, Tree};
+
+use janitor::{Janitor, Job};
+
+use crate::worker::WORKER_SCRIPT;
+
+/// Hex digits of the worker script's SHA-256 that name its folder.
+const SCRIPT_HASH_CHARS: usize = 16;
+/// Random bytes in the name of every folder of the store: never met twice, never guessed.
+const NAME_RANDOM_BYTES: usize = 16;
+/// The file whose lock says that its host lives.
+const LOCK_FILE: &str = "lock";
+/// The folders of a host.
+const HOST_FOLDERS: [&str; 4] = ["trees", "runs", "staging", "trash"];
+
+/// Why the store cannot do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The base folder itself cannot be used.
+    #[error(
+        "cannot use the temp folder {path}: {source}; free or repair it, or set the storeDir option \
+         (AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR) to a folder that this user can write"
+    )]
+    Base {
+        /// What was to be made or read.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The store's folder exists, but somebody else could control what is in it.
+    #[error(
+        "refusing to use {path} in the temp folder: {reason}; remove it, or set the storeDir option \
+         (AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR) to another folder"
+    )]
+    Refused {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An act on something inside the store failed.
+    #[error("cannot {act} {path}: {source}")]
+    Io {
+        /// A verb.
+        act: &'static str,
+        /// What it was done to.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The system gave no random bytes for a name.
+    #[error("the system gave no random bytes for a folder's name: {0}")]
+    Random(getrandom::Error),
+}
+
+impl StoreError {
+    /// Maps a system error of `act` on `path`.
+    pub(crate) fn io(act: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { act, path, source }
+    }
+
+    /// Whether something on the way was missing: the reason to make the folders again and retry.
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// The store of this process. Cheap to clone. When the last clone, tree, staging and run folder is gone, so is the host's folder.
+#[derive(Debug, Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+/// What every handle of the store keeps alive.
+#[derive(Debug)]
+struct Shared {
+    base: PathBuf,
+    root: PathBuf,
+    /// This process's folder; the same path for the process's whole life.
+    host: PathBuf,
+    lock: Mutex<Option<fs::File>>,
+    janitor: Janitor,
+}
+
+impl Store {
+    /// Opens the store below `base` (made when missing) and claims a folder in it for this process.
+    ///
+    /// Does not sweep; see [`Store::sweep`].
+    pub fn open(base: &Path) -> Result<Self, StoreError> {
+        let base = root::base(base)?;
+        let root = base.join(root::name());
+        let host = root.join("hosts").join(format!("{}-{}", std::process::id(), unique_name()?));
+        let shared = Shared { base, root, host, lock: Mutex::new(None), janitor: Janitor::default() };
+        shared.ensure()?;
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// `<base>/native-sandbox-executor-<euid>`.
+    pub fn root(&self) -> &Path {
+        &self.shared.root
+    }
+
+    /// This process's folder in it.
+    pub fn host_dir(&self) -> &Path {
+        &self.shared.host
+    }
+
+    /// The worker's script on disk, written anew when it is missing or is not what it should be.
+    ///
+    /// The content is compared every time: where tools share the host's uid, one of them could have changed the file
+    /// under the next call.
+    pub fn worker_script(&self) -> Result<PathBuf, StoreError> {
+        let digest = hex(&Sha256::digest(WORKER_SCRIPT));
+        let dir = self.shared.root.join("runtime").join(&digest[..SCRIPT_HASH_CHARS]);
+        let path = dir.join("worker.cjs");
+        if fs::read(&path).is_ok_and(|found| found == WORKER_SCRIPT.as_bytes()) {
+            return Ok(path);
+        }
+        self.shared.ensure()?;
+        fs::create_dir_all(&dir).map_err(StoreError::io("create the folder", &dir))?;
+        write_atomically(&path, WORKER_SCRIPT.as_bytes())?;
+        Ok(path)
+    }
+
+    /// A folder for npm's downloads, for a user who has no writable one. Shared by the hosts of this user.
+    pub fn npm_cache(&self) -> Result<PathBuf, StoreError> {
+        let dir = self.shared.root.join("npm-cache");
+        self.shared
+            .retrying(|| root::private_dir(&dir).map_err(StoreError::io("create the folder", &dir)))?;
+        Ok(dir)
+    }
+
+    /// A new, empty staging folder.
+    pub fn staging(&self) -> Result<Staging, StoreError> {
+        Staging::create(&self.shared)
+    }
+
+    /// Makes a staged tree visible by one rename. Blocks while it takes the write bits off every file.
+    pub fn publish(&self, staging: Staging, what: &impl serde::Serialize) -> Result<Tree, StoreError> {
+        staging.publish(what)
+    }
+
+    /// Takes a tree out of use at once; its files go in the background. A tree that is gone already is fine.
+    pub fn remove(&self, tree: &Tree) -> Result<(), StoreError> {
+        tree.retire()
+    }
+
+    /// Removes the folders of hosts that are dead. Blocks; meant for a background thread. Any number may run at once.
+    pub fn sweep(&self) -> SweepReport {
+        sweep::sweep(&self.shared.root.join("hosts"), &self.shared.host, std::time::SystemTime::now())
+    }
+
+    /// Waits until every removal asked for so far is done. Blocks.
+    pub fn flush(&self) {
+        self.shared.janitor.flush();
+    }
+}
+
+impl Shared {
+    fn folder(&self, name: &str) -> PathBuf {
+        self.host.join(name)
+    }
+
+    /// Makes what is missing of root, host folder and lock; checks the root's ownership every time.
+    fn ensure(&self) -> Result<(), StoreError> {
+        let mut lock = self.lock();
+        fs::create_dir_all(&self.base)
+            .map_err(|source| StoreError::Base { path: self.base.clone(), source })?;
+        root::ensure(&self.root)?;
+        for name in HOST_FOLDERS {
+            let dir = self.folder(name);
+            fs::create_dir_all(&dir).map_err(StoreError::io("create the folder", &dir))?;
+        }
+        let path = self.folder(LOCK_FILE);
+        if !lock.as_ref().is_some_and(|held| is_file_at(held, &path)) {
+            *lock = Some(claim(&path)?);
+        }
+        Ok(())
+    }
+
+    /// Runs `act`; when something was missing, makes the folders again and runs it once more.
+    fn retrying<T>(&self, act: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        match act() {
+            Err(error) if error.is_missing() => {
+                self.ensure()?;
+                act()
+            }
+            other => other,
+        }
+    }
+
+    /// Removes a folder of this host in the background.
+    fn discard(&self, dir: PathBuf) {
+        self.janitor.submit(Job::remove(dir));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<fs::File>> {
+        // Every state in between is one that `ensure` repairs.
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let lock = self.lock().take();
+        self.janitor.submit(Job { dir: self.host.clone(), lock });
+    }
+}
+
+/// Makes the lock file at `path`, visible only once its lock is held: a sweeper never sees it free.
+fn claim(path: &Path) -> Result<fs::File, StoreError> {
+    let hidden = path.with_extension(unique_name()?);
+    let file = fs::File::create_new(&hidden).map_err(StoreError::io("create the lock", &hidden))?;
+    let placed = file.try_lock().map_err(io::Error::from).and_then(|()| fs::rename(&hidden, path));
+    if let Err(source) = placed {
+        let _ = fs::remove_file(&hidden);
+        return Err(StoreError::Io { act: "lock", path: path.to_owned(), source });
+    }
+    Ok(file)
+}
+
+/// Whether `held` is the file that `path` names now.
+fn is_file_at(held: &fs::File, path: &Path) -> bool {
+    let (Ok(held), Ok(found)) = (held.metadata(), fs::symlink_metadata(path)) else { return false };
+    Identity::of(&held) == Identity::of(&found)
+}
+
+/// Tells one file or folder from another that took its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity(u64, u64);
+
+impl Identity {
+    #[cfg(unix)]
+    fn of(metadata: &fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        Self(metadata.dev(), metadata.ino())
+    }
+
+    /// The creation time stands in where the standard library names no file id.
+    #[cfg(not(unix))]
+    fn of(metadata: &fs::Metadata) -> Self {
+        let since = metadata.created().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+        Self(since.map_or(0, |since| since.as_secs()), since.map_or(0, |since| since.subsec_nanos().into()))
+    }
+}
+
+/// Writes a file that readers see either not at all or whole.
+fn write_atomically(path: &Path, content: &[u8]) -> Result<(), StoreError> {
+    let hidden = path.with_extension(unique_name()?);
+    let written = fs::write(&hidden, content).and_then(|()| fs::rename(&hidden, path));
+    written.map_err(|source| {
+        let _ = fs::remove_file(&hidden);
+        StoreError::Io { act: "write", path: path.to_owned(), source }
+    })
+}
+
+fn unique_name() -> Result<String, StoreError> {
+    let mut bytes = [0; NAME_RANDOM_BYTES];
+    getrandom::fill(&mut bytes).map_err(StoreError::Random)?;
+    Ok(hex(&bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

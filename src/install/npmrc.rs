@@ -1,0 +1,312 @@
+//! What the user's npm settings set, and which variables they name by `${VAR}`. Parsing is pure; [`Settings::read`] reads files.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+/// Larger files are none that npm users write; what is beyond is not looked at.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+/// Variables that are never handed on, whoever names them: they change the program itself.
+const NEVER_PASSED: [&str; 3] = ["NODE_OPTIONS", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES"];
+/// Keys whose values are credentials; npm writes them below a registry's address or alone.
+const CREDENTIAL_KEYS: [&str; 5] = ["_authtoken", "_auth", "_password", "cert", "key"];
+
+/// The host's environment.
+pub(super) type Env = BTreeMap<String, String>;
+
+/// The effective npm settings: environment before user before global before npm's own.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Settings {
+    values: BTreeMap<String, String>,
+    variables: BTreeSet<String>,
+    secrets: BTreeSet<String>,
+}
+
+impl Settings {
+    /// Reads what npm would read. Files that are missing or unreadable count as empty, as they do for npm.
+    ///
+    /// `prefix` is the folder that npm takes for its global prefix: two above the `node` that runs it.
+    pub(super) fn read(env: &Env, prefix: &Path, npm_root: Option<&Path>) -> Self {
+        let mut settings = Self::default();
+        settings.add(env_pairs(env), env);
+        let home = env.get("HOME").filter(|home| !home.is_empty());
+        let user = settings.path("userconfig", env).or_else(|| Some(Path::new(home?).join(".npmrc")));
+        settings.add_file(user.as_deref(), env);
+        // PREFIX is not among what is handed on, so npm does not see it either.
+        let prefix = settings.path("prefix", env).unwrap_or_else(|| prefix.to_owned());
+        let global = settings.path("globalconfig", env).unwrap_or_else(|| prefix.join("etc/npmrc"));
+        settings.add_file(Some(&global), env);
+        settings.add_file(npm_root.map(|root| root.join("npmrc")).as_deref(), env);
+        settings
+    }
+
+    /// The value of `key`, by npm's name for it (`fetch-retries`), with its variables in place.
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.values.get(key).map(String::as_str)
+    }
+
+    /// Whether a yes-or-no setting is on.
+    pub(super) fn is_on(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| value.is_empty() || value == "true" || value == "1")
+    }
+
+    /// A path setting; `~/` is the home folder.
+    pub(super) fn path(&self, key: &str, env: &Env) -> Option<PathBuf> {
+        let value = self.get(key).filter(|value| !value.is_empty())?;
+        match (value.strip_prefix("~/"), env.get("HOME")) {
+            (Some(rest), Some(home)) => Some(Path::new(home).join(rest)),
+            _ => Some(PathBuf::from(value)),
+        }
+    }
+
+    /// Variables that the settings name.
+    pub(super) fn variables(&self) -> impl Iterator<Item = &str> {
+        self.variables.iter().map(String::as_str).filter(|name| !NEVER_PASSED.contains(name))
+    }
+
+    /// What must not show in a text: credentials, and the values of the variables.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.secrets.iter().map(String::as_str)
+    }
+
+    fn add_file(&mut self, path: Option<&Path>, env: &Env) {
+        let text = path.and_then(|path| {
+            let mut text = Vec::new();
+            fs::File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_end(&mut text).ok()?;
+            Some(String::from_utf8_lossy(&text).into_owned())
+        });
+        self.add(parse(&text.unwrap_or_default()), env);
+    }
+
+    /// Adds a source of lower precedence than those before.
+    fn add(&mut self, pairs: Vec<(String, String)>, env: &Env) {
+        let mut source = BTreeMap::new();
+        for (key, value) in pairs {
+            for name in references(&key).into_iter().chain(references(&value)) {
+                self.secrets.extend(env.get(&name).cloned());
+                self.variables.insert(name);
+            }
+            let (key, value) = (expand(&key, env), expand(&value, env));
+            if is_credential(&key) {
+                self.secrets.insert(value.clone());
+            }
+            // Within one source the last line wins.
+            source.insert(key, value);
+        }
+        for (key, value) in source {
+            self.values.entry(key).or_insert(value);
+        }
+    }
+}
+
+/// The key that an environment variable sets, as npm derives it; `None` for other variables.
+pub(super) fn env_key(name: &str) -> Option<String> {
+    const START: &str = "npm_config_";
+    let start = name.get(..START.len())?;
+    let key = &name[START.len()..];
+    if !start.eq_ignore_ascii_case(START) || key.is_empty() {
+        return None;
+    }
+    // Keys below a registry's address are taken as they are; an underscore at the start stays.
+    if key.starts_with("//") {
+        return Some(key.to_owned());
+    }
+    let (first, rest) = key.split_at(key.chars().next().map_or(0, char::len_utf8));
+    Some(format!("{first}{}", rest.replace('_', "-")).to_lowercase())
+}
+
+fn env_pairs(env: &Env) -> Vec<(String, String)> {
+    let set = env.iter().filter(|(_, value)| !value.is_empty());
+    set.filter_map(|(name, value)| Some((env_key(name)?, value.clone()))).collect()
+}
+
+fn is_credential(key: &str) -> bool {
+    let last = key.rsplit(':').next().unwrap_or(key).to_ascii_lowercase();
+    CREDENTIAL_KEYS.contains(&last.as_str())
+}
+
+/// Keys and values of an ini text, in order. Sections do not matter here: npm knows none.
+fn parse(text: &str) -> Vec<(String, String)> {
+    text.split(['\r', '\n'])
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with([';', '#', '[']))
+        .map(|line| match line.split_once('=') {
+            Some((key, value)) => (unescape(key), unescape(value)),
+            None => (unescape(line), "true".to_owned()),
+        })
+        .map(|(key, value)| (key.trim_end_matches("[]").to_owned(), value))
+        .collect()
+}
+
+/// Quotes off, comment at the end off, `\;`, `\#` and `\\` resolved: what the ini reader of npm does.
+fn unescape(text: &str) -> String {
+    let text = text.trim();
+    for quote in ['"', '\''] {
+        if let Some(inner) = text.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
+            let json = format!("\"{inner}\"");
+            return serde_json::from_str(&json).unwrap_or_else(|_| inner.to_owned());
+        }
+    }
+    let mut result = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ';' | '#' => break,
+            '\\' => match chars.next() {
+                Some(escaped @ ('\\' | ';' | '#')) => result.push(escaped),
+                Some(other) => result.extend(['\\', other]),
+                None => result.push('\\'),
+            },
+            _ => result.push(c),
+        }
+    }
+    result.trim().to_owned()
+}
+
+/// The names in `${NAME}` and `${NAME?}` that an odd number of backslashes does not escape.
+fn references(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    replace(text, |name, _| {
+        names.push(name.to_owned());
+        String::new()
+    });
+    names
+}
+
+/// `text` with its variables in place; one that is not set stays as it is, or is empty with `?`.
+fn expand(text: &str, env: &Env) -> String {
+    replace(text, |name, optional| match env.get(name) {
+        Some(value) => value.clone(),
+        None if optional => String::new(),
+        None => format!("${{{name}}}"),
+    })
+}
+
+fn replace(text: &str, mut value: impl FnMut(&str, bool) -> String) -> String {
+    let mut result = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        let (before, after) = rest.split_at(at);
+        let Some((name, optional, length)) = reference(after) else {
+            result.push_str(&rest[..at + 2]);
+            rest = &rest[at + 2..];
+            continue;
+        };
+        let plain = before.trim_end_matches('\\');
+        let backslashes = before.len() - plain.len();
+        result.push_str(plain);
+        result.push_str(&"\\".repeat(backslashes / 2));
+        if backslashes % 2 == 1 {
+            result.push_str(&after[..length]);
+        } else {
+            result.push_str(&value(name, optional));
+        }
+        rest = &after[length..];
+    }
+    result + rest
+}
+
+/// The reference at the start of `text`: name, whether it ends in `?`, and length.
+fn reference(text: &str) -> Option<(&str, bool, usize)> {
+    let inner = text.strip_prefix("${")?;
+    let end = inner.find('}')?;
+    let (name, optional) = match inner[..end].strip_suffix('?') {
+        Some(name) => (name, true),
+        None => (&inner[..end], false),
+    };
+    let is_name = !name.is_empty() && !name.contains(['$', '{', '?']);
+    is_name.then_some((name, optional, "${".len() + end + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn env(pairs: &[(&str, &str)]) -> Env {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn settings(text: &str, env: &Env) -> Settings {
+        let mut settings = Settings::default();
+        settings.add(parse(text), env);
+        settings
+    }
+
+    #[test]
+    fn variables_are_found_where_npm_finds_them() {
+        let text = concat!(
+            "; ${COMMENT}\n# ${COMMENT}\n//host.example/:_authToken=${TOKEN}\n${KEY}=1\r\nproxy=http://${USER}:${PASS?}@h\n",
+            "a=x ; ${TRAILING}\nb=\\\\${ESCAPED}\nc=\"${QUOTED}\"\nlist[]=${LISTED}\nd=${}\ne=${OPEN\nf=${NODE_OPTIONS}\n",
+        );
+        let settings = settings(text, &Env::new());
+        let names: Vec<_> = settings.variables().collect();
+        assert_eq!(names, ["KEY", "LISTED", "PASS", "QUOTED", "TOKEN", "USER"]);
+    }
+
+    #[test]
+    fn values_and_secrets() {
+        let env = env(&[("TOKEN", "s3cret"), ("H", "host")]);
+        let settings = settings(
+            "//r/:_authToken=${TOKEN}\nregistry=https://${H}/${GONE}${GONE?}\n_auth = lit;x\nyes",
+            &env,
+        );
+        assert_eq!(settings.get("//r/:_authToken"), Some("s3cret"));
+        assert_eq!(settings.get("registry"), Some("https://host/${GONE}"));
+        assert!(settings.is_on("yes") && !settings.is_on("no"));
+        assert_eq!(settings.secrets().collect::<Vec<_>>(), ["host", "lit", "s3cret"]);
+    }
+
+    #[test]
+    fn environment_keys() {
+        for (name, key) in [
+            ("npm_config_fetch_retries", Some("fetch-retries")),
+            ("NPM_CONFIG__AUTH", Some("_auth")),
+            ("npm_config_//r/:_authToken", Some("//r/:_authToken")),
+            ("npm_config_", None),
+            ("npm_package_name", None),
+            ("é", None),
+        ] {
+            assert_eq!(env_key(name).as_deref(), key, "{name}");
+        }
+    }
+
+    #[test]
+    fn files_are_read_in_npms_order() {
+        let base = tempfile::tempdir().unwrap();
+        let home = base.path().join("home");
+        let prefix = base.path().join("prefix");
+        let npm = base.path().join("npm");
+        for dir in [&home, &prefix.join("etc"), &npm] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        fs::write(home.join(".npmrc"), "a=user\nb=user\ncache=~/c\n").unwrap();
+        fs::write(prefix.join("etc/npmrc"), "b=global\nc=global\nd=${G}\n").unwrap();
+        fs::write(npm.join("npmrc"), "c=builtin\ne=builtin\n").unwrap();
+        let env = env(&[("HOME", home.to_str().unwrap()), ("npm_config_a", "env"), ("npm_config_empty", "")]);
+        let settings = Settings::read(&env, &prefix, Some(&npm));
+        for (key, value) in [("a", "env"), ("b", "user"), ("c", "global"), ("d", "${G}"), ("e", "builtin")] {
+            assert_eq!(settings.get(key), Some(value), "{key}");
+        }
+        assert_eq!(settings.get("empty"), None);
+        assert_eq!(settings.variables().collect::<Vec<_>>(), ["G"]);
+        assert_eq!(settings.path("cache", &env), Some(home.join("c")));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(text in "[\\$\\{\\}?\\\\A-C=;#\n\"é\\[\\]]{0,40}") {
+            let _ = settings(&text, &Env::new());
+            let _ = env_key(&text);
+        }
+
+        #[test]
+        fn without_references_nothing_changes(text in "[a-z:/=\\\\]{0,30}") {
+            prop_assert_eq!(expand(&text, &Env::new()), text);
+        }
+    }
+}

@@ -97,9 +97,12 @@ function parseCause(json) {
  */
 function thrownValue(thrown) {
   if (thrown === null || typeof thrown !== 'object') return thrown;
-  const { text, name, message, stack, cause, fields } = thrown;
-  if (name === undefined && message === undefined && stack === undefined) return fields ?? text;
+  const { text, name, message, stack, fields } = thrown;
+  const isError = [name, message, stack].some((part) => part !== undefined);
+  return isError ? rebuiltError(thrown) : (fields ?? text);
+}
 
+function rebuiltError({ name, message, stack, cause, fields }) {
   const error = new (Object.hasOwn(BUILT_IN_ERRORS, name) ? BUILT_IN_ERRORS[name] : Error)(message ?? '');
   if (typeof name === 'string' && error.name !== name) hidden(error, 'name', name);
   if (typeof stack === 'string') hidden(error, 'stack', stack);

@@ -54,7 +54,8 @@ class NativeSandboxExecutor {
   }
 
   getExecutionStats() {
-    const queues = native().stats();
+    // Where there is no addon, no call has ever waited: its absence is told by the calls.
+    const queues = quietly(() => native().stats()) ?? [];
     return Object.fromEntries(
       queues.map(({ vcpus, availablePermits, queueLength }) => [`vcpu_${vcpus}`, { availablePermits, queueLength }])
     );

@@ -54,8 +54,8 @@ class NativeSandboxExecutor {
   }
 
   getExecutionStats() {
-    // Where there is no addon, no call has ever waited: its absence is told by the calls.
-    const queues = quietly(() => native().stats()) ?? [];
+    // Where there is no core, no call has ever waited: why there is none is told by the calls.
+    const queues = quietly(() => this.#takeCore().stats()) ?? [];
     return Object.fromEntries(
       queues.map(({ vcpus, availablePermits, queueLength }) => [`vcpu_${vcpus}`, { availablePermits, queueLength }])
     );

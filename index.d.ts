@@ -92,13 +92,16 @@ export interface CallOptions {
 /** How strictly a function is kept apart from the machine; each tier includes the ones before it. */
 export type IsolationTier = 'base' | 'confined' | 'isolated';
 
-/** What may be a dependency. */
+/** What a tool may name as a dependency; what that depends on itself is not restricted. */
 export interface DependencyPolicy {
-  /** Names (`lodash`), or scopes (`@acme/*`), that may be installed. Default: any. */
+  /** Packages: exact names, or beginnings that end in `*` (`@acme/*`, `react-*`). Default: any. */
   allow?: string[];
-  /** Kinds of spec that are accepted beside ranges and tags of the registry. Default: none. */
-  kinds?: Array<'git' | 'tarball' | 'file'>;
-  /** Days a version must have been published before it is installed, at least 0. Default: 0. */
+  /**
+   * Kinds of spec that are accepted beside versions, ranges and tags of the registry: a git repository, a tarball's
+   * address, an absolute path on this machine, `npm:other@range`. Default: none.
+   */
+  specs?: Array<'git' | 'url' | 'file' | 'alias'>;
+  /** Days since its publication that a version must have to be installed, from 0 to 36500. Default 0. */
   minReleaseAgeDays?: number;
 }
 

@@ -293,6 +293,26 @@ test('a thrown plain value is the cause as it is', async () => {
   }
 });
 
+test('an AggregateError keeps its errors', async () => {
+  const thrown = {
+    text: 'x',
+    name: 'AggregateError',
+    message: 'all',
+    errors: [{ text: 'E: one', name: 'E', message: 'one' }, { text: '2' }],
+  };
+  answer = () => ({
+    ok: false,
+    code: 'TOOL_ERROR',
+    phase: 'run',
+    message: 'm',
+    durationMs: 1,
+    causeJson: JSON.stringify(thrown),
+  });
+  const { cause } = await rejection(execute('() => 1'));
+  assert.ok(cause instanceof AggregateError);
+  assert.deepEqual([cause.message, cause.errors[0].message, cause.errors[1]], ['all', 'one', '2']);
+});
+
 test('a core that breaks is OUTCOME_UNKNOWN', async () => {
   answer = () => {
     throw new Error('a panic');

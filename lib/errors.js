@@ -102,8 +102,10 @@ function thrownValue(thrown) {
   return isError ? rebuiltError(thrown) : (fields ?? text);
 }
 
-function rebuiltError({ name, message, stack, cause, fields }) {
-  const error = new (Object.hasOwn(BUILT_IN_ERRORS, name) ? BUILT_IN_ERRORS[name] : Error)(message ?? '');
+function rebuiltError({ name, message = '', stack, cause, errors, fields }) {
+  const error = Array.isArray(errors)
+    ? new AggregateError(errors.map(thrownValue), message)
+    : new (Object.hasOwn(BUILT_IN_ERRORS, name) ? BUILT_IN_ERRORS[name] : Error)(message);
   if (typeof name === 'string' && error.name !== name) hidden(error, 'name', name);
   if (typeof stack === 'string') hidden(error, 'stack', stack);
   if (cause !== undefined) hidden(error, 'cause', thrownValue(cause));

@@ -1,0 +1,101 @@
+// Installing: once per set, shared, retried after a failure, several versions at once.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { filesBelow, ownWorld, rejection, run, surface, tool } from './helpers.mjs';
+import { useRegistry } from './registry.mjs';
+
+let world;
+let registry;
+const packages = {
+  shared: { '1.0.0': { 'index.js': 'module.exports = "one"' }, '2.0.0': { 'index.js': 'module.exports = "two"' } },
+  '@scope/pkg': { '3.1.0': { 'index.js': 'exports.kind = "scoped"' } },
+  modern: {
+    '1.0.0': { 'package.json': { type: 'module', exports: './index.js' }, 'index.js': 'export const kind = "esm";' },
+  },
+  scripted: {
+    '1.0.0': {
+      'package.json': { scripts: { postinstall: 'node make.js' } },
+      'make.js': 'require("fs").writeFileSync(__dirname + "/made.json", JSON.stringify(Object.keys(process.env)))',
+      'index.js': 'try { module.exports = require("./made.json"); } catch { module.exports = "no script ran"; }',
+    },
+  },
+};
+
+before(async () => {
+  world = ownWorld();
+  process.env.NSE_INSTALL_SECRET = 'sk-install';
+  registry = await useRegistry(packages);
+});
+after(async () => {
+  await surface().SandboxExecutorFactory.getInstance().cleanup();
+  await registry.close();
+});
+
+test('concurrent first calls share one installation', { timeout: 60_000 }, async () => {
+  const source = 'async ({ i }) => i + require("shared")';
+  const calls = [0, 1, 2, 3, 4, 5].map((i) =>
+    run(source, { i }, { dependencies: { shared: '1.0.0' }, sandbox: { vcpus: 6 } })
+  );
+  assert.deepEqual(
+    await Promise.all(calls),
+    [0, 1, 2, 3, 4, 5].map((i) => `${i}one`)
+  );
+  assert.equal(registry.hits.shared, 1);
+});
+
+test('two versions of one package at once, scoped names, tags, modules', { timeout: 90_000 }, async () => {
+  const source = '() => require("shared")';
+  assert.deepEqual(
+    await Promise.all(
+      ['1.0.0', '2.0.0', '^1.0.0'].map((range) => run(source, {}, { dependencies: { shared: range } }))
+    ),
+    ['one', 'two', 'one']
+  );
+  const dependencies = { '@scope/pkg': 'latest', modern: '1.0.0' };
+  const both = 'async () => [require("@scope/pkg").kind, (await import("modern")).kind]';
+  assert.deepEqual(await run(both, {}, { dependencies }), ['scoped', 'esm']);
+});
+
+test('the order of the names does not matter', { timeout: 60_000 }, async () => {
+  const before = registry.hits['@scope/pkg'];
+  await run('() => 1', {}, { dependencies: { modern: '1.0.0', '@scope/pkg': 'latest' } });
+  assert.equal(registry.hits['@scope/pkg'], before);
+});
+
+test('a failed installation is a failure of all who waited, leaves nothing, and is tried again', {
+  timeout: 90_000,
+}, async () => {
+  const over = { dependencies: { 'not-yet': '1.0.0' } };
+  const errors = await Promise.all([run('() => 1', {}, over), run('() => 1', {}, over)].map(rejection));
+  for (const error of errors) {
+    assert.deepEqual([error.code, error.phase], ['INSTALL_FAILED', 'install']);
+    assert.match(error.message, /^npm install failed with code \d+: [\s\S]*not-yet/);
+  }
+  assert.deepEqual(
+    filesBelow(world.tmp).filter((path) => path.includes('not-yet')),
+    []
+  );
+});
+
+test('a tree cannot be changed by a function', { timeout: 60_000 }, async () => {
+  const dependencies = { shared: '1.0.0' };
+  const meddle = `() => { try { require('node:fs').writeFileSync(require.resolve('shared'), 'module.exports = "spoilt"'); } catch {} return 1; }`;
+  if (process.getuid?.() === 0) return; // Root writes where it likes until the tier `confined` takes that away.
+  await run(meddle, {}, { dependencies });
+  assert.equal(await run('() => require("shared")', {}, { dependencies }), 'one');
+});
+
+test('install scripts run by default, see no secret, and can be left out', { timeout: 120_000 }, async () => {
+  const config = (salt) => tool('() => require("scripted")', { dependencies: { scripted: '1.0.0', ...salt } });
+  const { SandboxExecutorFactory: Factory } = surface();
+  const names = await new Factory({ tenantKey: 'a' }).executeFunctionTool('t', {}, config({}));
+  assert.ok(Array.isArray(names), String(names));
+  assert.ok(!names.includes('NSE_INSTALL_SECRET'));
+  const ignored = await new Factory({ tenantKey: 'b', installScripts: 'ignore' }).executeFunctionTool(
+    't',
+    {},
+    config({})
+  );
+  assert.equal(ignored, 'no script ran');
+});

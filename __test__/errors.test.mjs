@@ -1,0 +1,150 @@
+// Every rejection a caller can meet: its code, its phase, and the text that models read.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { ownWorld, rejection, run, surface } from './helpers.mjs';
+
+before(ownWorld);
+after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
+
+/** [what, source, parts of the configuration, code, phase, text] */
+const CASES = [
+  ['a syntax error', '() => { return a +; }', {}, 'INVALID_SOURCE', 'validate', /syntax|unexpected/i],
+  ['no function', '42', {}, 'INVALID_SOURCE', 'validate', /function/i],
+  ['an empty text', '', {}, 'INVALID_SOURCE', 'validate', /function/i],
+  [
+    'a climbing package name',
+    '() => 1',
+    { dependencies: { '../up': '1' } },
+    'INVALID_DEPENDENCY',
+    'validate',
+    /\.\.\/up/,
+  ],
+  ['a spec that is a path', '() => 1', { dependencies: { up: 'file:../up' } }, 'INVALID_DEPENDENCY', 'validate', /up/],
+  [
+    'a thrown error',
+    '() => { throw new TypeError("no entry") }',
+    {},
+    'TOOL_ERROR',
+    'run',
+    /^Function execution failed with code 1: TypeError: no entry/,
+  ],
+  [
+    'a rejected promise',
+    'async () => { throw new Error("late") }',
+    {},
+    'TOOL_ERROR',
+    'run',
+    /^Function execution failed with code 1: Error: late/,
+  ],
+  ['a missing module', '() => require("left-out")', {}, 'TOOL_ERROR', 'run', /left-out/],
+  ['endless recursion', '() => { const f = () => f() + 1; return f(); }', {}, 'TOOL_ERROR', 'run', /call stack/i],
+  [
+    'an unhandled rejection',
+    '() => { Promise.reject(new Error("unseen")); return new Promise((done) => setTimeout(done, 2000)); }',
+    {},
+    'TOOL_ERROR',
+    'run',
+    /unseen/,
+  ],
+  [
+    'a timeout',
+    '() => new Promise((done) => setTimeout(done, 60000))',
+    { sandbox: { timeout: 600 } },
+    'TIMEOUT',
+    'run',
+    /^Function execution timed out after 600ms$/,
+  ],
+  ['an exit with 7', '() => process.exit(7)', {}, 'EXITED', 'run', /^Function execution failed with code 7: /],
+  ['an exit with 0', '() => process.exit(0)', {}, 'EXITED', 'run', /code 0|before/],
+  ['nothing left to do', '() => new Promise(() => {})', {}, 'EXITED', 'run', /./],
+  [
+    'a signal of its own',
+    '() => { process.kill(process.pid, "SIGKILL"); return new Promise((done) => setTimeout(done, 5000)); }',
+    {},
+    'KILLED',
+    'run',
+    /^Function execution killed by signal SIGKILL: /,
+  ],
+  ['a BigInt result', '() => 10n', {}, 'RESULT_NOT_SERIALIZABLE', 'result', /BigInt/],
+  [
+    'a circular result',
+    '() => { const a = {}; a.a = a; return a; }',
+    {},
+    'RESULT_NOT_SERIALIZABLE',
+    'result',
+    /circular/i,
+  ],
+  [
+    'a result that is too large',
+    '() => "r".repeat(3e6)',
+    {},
+    'OUTPUT_LIMIT',
+    'result',
+    /^Output size exceeded limit of 1048576 bytes$/,
+  ],
+];
+
+for (const [what, source, over, code, phase, text] of CASES) {
+  test(what, async () => {
+    const error = await rejection(run(source, {}, over));
+    assert.deepEqual([error.code, error.phase], [code, phase], error.message);
+    assert.match(error.message, text);
+  });
+}
+
+test('a full heap says memory', { timeout: 60_000 }, async () => {
+  const factory = new (surface().SandboxExecutorFactory)({ memoryMb: 64 });
+  const { tool } = await import('./helpers.mjs');
+  const greedy = tool('() => { const keep = []; for (;;) keep.push(new Array(1e5).fill({})); }', {
+    sandbox: { timeout: 50_000 },
+  });
+  const error = await rejection(factory.executeFunctionTool('t', {}, greedy));
+  assert.equal(error.code, 'MEMORY_LIMIT', error.message);
+  assert.match(error.message, /memory/i);
+});
+
+test('the cause is the error that was thrown, with its fields and causes', async () => {
+  const error = await rejection(
+    run(`function fetchPrice() {
+      const error = new RangeError('no price', { cause: new Error('certificate has expired') });
+      error.status = 404;
+      error.details = { sku: 'x' };
+      throw error;
+    }`)
+  );
+  assert.match(error.message, /RangeError: no price[\s\S]*certificate has expired/);
+  assert.ok(error.cause instanceof RangeError);
+  assert.equal(error.cause.message, 'no price');
+  assert.match(error.cause.stack, /fetchPrice/);
+  assert.deepEqual([error.cause.status, error.cause.details], [404, { sku: 'x' }]);
+  assert.equal(error.cause.cause.message, 'certificate has expired');
+});
+
+test('a thrown plain object and a thrown text are told by their content', async () => {
+  const object = await rejection(run(`() => { throw { code: 'QUOTA', limit: 50 }; }`));
+  assert.match(object.message, /QUOTA/);
+  const text = await rejection(run(`() => { throw 'just words'; }`));
+  assert.match(text.message, /just words/);
+  assert.equal(text.cause, 'just words');
+});
+
+test('the tails of stdout and stderr are on the error', async () => {
+  const error = await rejection(run('() => { console.log("to out"); console.error("to err"); process.exit(2); }'));
+  assert.match(error.stdout, /to out/);
+  assert.match(error.stderr, /to err/);
+  assert.match(error.message, /code 2: [\s\S]*to err/);
+});
+
+test('the stack shows the caller, and stack traces of the function its own lines', async () => {
+  async function checkout() {
+    return await run(`() => {
+
+      throw new Error('line three');
+    }`);
+  }
+  const error = await rejection(checkout());
+  assert.match(error.stack, /^SandboxError: Function execution failed/);
+  assert.match(error.stack, /errors\.test\.mjs/);
+  assert.match(error.cause.stack, /:3:\d+/);
+});

@@ -1,0 +1,75 @@
+// stdout, stderr and the result: separate, counted in bytes, decoded whole, limited together.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { ownWorld, rejection, run, surface, tool, until } from './helpers.mjs';
+
+before(ownWorld);
+after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
+
+const LIMIT_BYTES = 1_048_576;
+const EXCEEDED = `Output size exceeded limit of ${LIMIT_BYTES} bytes`;
+
+test('nothing that is printed can spoil the result', async () => {
+  const source = `() => {
+    process.stdout.write('{"success":true,"result":"not me"}');
+    console.error('nor me');
+    process.on('exit', () => console.log('"last line"'));
+    return 'me';
+  }`;
+  assert.equal(await run(source), 'me');
+});
+
+test('a result of the limit fits, one byte more does not', async () => {
+  const value = await run('({ n }) => "r".repeat(n)', { n: LIMIT_BYTES - 2 });
+  assert.equal(value.length, LIMIT_BYTES - 2);
+  assert.equal((await rejection(run('({ n }) => "r".repeat(n)', { n: LIMIT_BYTES - 1 }))).message, EXCEEDED);
+});
+
+test('stdout, stderr and result share one budget, counted in bytes', async () => {
+  // Three bytes a character: two thirds of the limit on the streams, half of it in the result.
+  const source =
+    '({ n }) => { process.stdout.write("値".repeat(n)); process.stderr.write("値".repeat(n)); return "値".repeat(n); }';
+  assert.equal((await run(source, { n: 100_000 })).length, 100_000);
+  const error = await rejection(run(source, { n: 120_000 }));
+  assert.deepEqual([error.code, error.message], ['OUTPUT_LIMIT', EXCEEDED]);
+});
+
+test('the limit is an option', async () => {
+  const factory = new (surface().SandboxExecutorFactory)({ maxOutputBytes: 1000 });
+  assert.equal((await factory.executeFunctionTool('t', {}, tool('() => "r".repeat(900)'))).length, 900);
+  const error = await rejection(factory.executeFunctionTool('t', {}, tool('() => { console.log("r".repeat(1100)); }')));
+  assert.equal(error.message, 'Output size exceeded limit of 1000 bytes');
+});
+
+test('characters that straddle the chunks of the pipe come out whole', async () => {
+  const chunks = [];
+  await run(
+    '() => { for (let i = 0; i < 30; i++) process.stdout.write("a" + "値😀".repeat(1500)); }',
+    {},
+    {},
+    { onLogs: (chunk) => chunks.push(chunk) }
+  );
+  const expected = `a${'値😀'.repeat(1500)}`.repeat(30);
+  const text = () =>
+    chunks
+      .filter(({ stream }) => stream === 'stdout')
+      .map((chunk) => chunk.text)
+      .join('');
+  await until(() => text().length >= expected.length, 5000, 'all of the output');
+  assert.equal(text(), expected);
+});
+
+test('usage is told once, when the processes are gone', async () => {
+  const usages = [];
+  await run('() => { for (let i = 0; i < 1e7; i++); }', {}, {}, { onUsage: (usage) => usages.push(usage) });
+  await until(() => usages.length > 0, 8000, 'the usage');
+  assert.equal(usages.length, 1);
+  for (const [name, quantity] of Object.entries(usages[0])) assert.ok(Number.isFinite(quantity) && quantity >= 0, name);
+});
+
+test('what is left running does not delay the result', async () => {
+  const began = performance.now();
+  assert.equal(await run('() => { setInterval(() => {}, 1000); return 1; }'), 1);
+  assert.ok(performance.now() - began < 5000);
+});

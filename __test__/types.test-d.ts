@@ -1,0 +1,105 @@
+// Checked by `tsc`, never run: the public types are what callers of the original, and of this package, rely on.
+
+import {
+  type CallOptions,
+  type ExecutionResult,
+  type ExecutorMetrics,
+  type ExecutorOptions,
+  type FunctionToolConfig,
+  type IsolationReport,
+  type isolationReport,
+  NativeSandboxExecutor,
+  type SandboxConfig,
+  SandboxError,
+  type SandboxErrorCode,
+  type SandboxErrorPhase,
+  SandboxExecutorFactory,
+  setLogger,
+  type VercelSandboxConfig,
+  VercelSandboxExecutor,
+} from 'native-sandbox-executor';
+
+type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
+function same<_Answer extends true>(): void {}
+
+// The original's types, spelled out.
+same<Same<SandboxConfig['provider'], 'native' | 'vercel'>>();
+same<Same<SandboxConfig['runtime'], 'node22' | 'typescript'>>();
+same<Same<SandboxConfig['timeout'], number | undefined>>();
+same<
+  Same<
+    keyof FunctionToolConfig,
+    'name' | 'description' | 'inputSchema' | 'executeCode' | 'dependencies' | 'sandboxConfig'
+  >
+>();
+same<Same<FunctionToolConfig['inputSchema'], Record<string, unknown>>>();
+same<Same<FunctionToolConfig['dependencies'], Record<string, string>>>();
+same<
+  Same<keyof VercelSandboxConfig, 'provider' | 'runtime' | 'timeout' | 'vcpus' | 'teamId' | 'projectId' | 'token'>
+>();
+same<Same<keyof ExecutionResult, 'success' | 'result' | 'error' | 'logs' | 'executionTime'>>();
+
+// The original's calls compile unchanged.
+const config: FunctionToolConfig = {
+  description: 'adds',
+  inputSchema: {},
+  executeCode: '({ a, b }) => a + b',
+  dependencies: {},
+  sandboxConfig: { provider: 'native', runtime: 'node22', timeout: 1000, vcpus: 2 },
+};
+const factory: SandboxExecutorFactory = SandboxExecutorFactory.getInstance();
+same<Same<ReturnType<typeof factory.executeFunctionTool>, Promise<unknown>>>();
+same<Same<ReturnType<typeof factory.cleanup>, Promise<void>>>();
+const args: Record<string, unknown> = { a: 1 };
+export const answer: Promise<unknown> = factory.executeFunctionTool('add', args, config);
+export const session: SandboxExecutorFactory = SandboxExecutorFactory.getForSession('s');
+export const closed: Promise<void> = SandboxExecutorFactory.cleanupSession('s');
+
+// Ours besides.
+const options: ExecutorOptions = { timeoutMs: 1, isolation: { require: 'confined' }, env: ['LANG', 'APP_*'] };
+SandboxExecutorFactory.configure(options);
+const native = new NativeSandboxExecutor({ installScripts: ['sharp'], network: 'none', env: 'inherit' });
+same<Same<ReturnType<typeof NativeSandboxExecutor.getInstance>, NativeSandboxExecutor>>();
+const stats = native.getExecutionStats();
+same<Same<keyof typeof stats, `vcpu_${number}`>>();
+export const free: number | undefined = stats.vcpu_4?.availablePermits;
+same<Same<ReturnType<typeof native.getMetrics>, ExecutorMetrics>>();
+const call: CallOptions = {
+  signal: new AbortController().signal,
+  onLogs: ({ stream, text }) => `${stream}${text.length}`,
+  onUsage: (usage) => usage,
+};
+export const abortable: Promise<unknown> = native.executeFunctionTool('add', args, config, call);
+const vercel = VercelSandboxExecutor.getInstance({
+  provider: 'vercel',
+  runtime: 'node22',
+  teamId: 't',
+  projectId: 'p',
+  token: 'k',
+});
+export const unwrapped: Promise<ExecutionResult> = vercel.executeFunctionTool('add', args, config);
+same<Same<ReturnType<typeof isolationReport>, Promise<IsolationReport>>>();
+
+const error = new SandboxError('late', { code: 'TIMEOUT', phase: 'run' });
+export const asError: Error = error;
+same<Same<typeof error.code, SandboxErrorCode>>();
+same<Same<typeof error.phase, SandboxErrorPhase>>();
+same<Same<typeof error.name, 'SandboxError'>>();
+
+setLogger(null);
+setLogger({ debug() {}, info() {}, warn() {}, error() {} });
+setLogger((name) => ({ debug: () => name, info() {}, warn() {}, error() {} }));
+
+// What must not compile.
+// @ts-expect-error a provider that does not exist
+export const moon: SandboxConfig = { provider: 'moon', runtime: 'node22' };
+// @ts-expect-error an option that does not exist
+export const misspelt: ExecutorOptions = { timeoutMS: 1 };
+// @ts-expect-error a tier that does not exist
+export const tier: ExecutorOptions = { isolation: { require: 'total' } };
+// @ts-expect-error a code that does not exist
+export const code: SandboxErrorCode = 'OOPS';
+// @ts-expect-error the source text is needed
+export const empty: FunctionToolConfig = { description: '', inputSchema: {}, dependencies: {} };
+// @ts-expect-error a logger lacks a method
+setLogger({ debug() {} });

@@ -1,0 +1,467 @@
+/**
+ * Runs function tools - small JavaScript or TypeScript functions - each in a fresh process, for a Node server.
+ *
+ * This file is the reference of the package: every option with its default, its range and its variable stands here.
+ *
+ * Nothing here throws while it is imported, constructed or fetched by `getInstance()`; a call never throws
+ * synchronously. Whatever is wrong is the rejection of a call, a {@link SandboxError}.
+ */
+
+/* ------------------------------------------------------------------ what a call is given: the original's types */
+
+/** Runs the function on this machine. */
+export interface NativeSandboxConfig {
+  provider: 'native';
+  /** `'typescript'` takes annotated code; the name `node22` is historical, the Node that runs tools is `nodePath`. */
+  runtime: 'node22' | 'typescript';
+  /** Milliseconds the function may take; absent or 0: {@link ExecutorOptions.timeoutMs}. A negative value is `INVALID_CONFIG`. */
+  timeout?: number;
+  /**
+   * How many calls of this size may run at once in the process: each distinct value has a queue with that many permits.
+   * Default 1; less than 1 is 1. It is not a limit on processor time.
+   */
+  vcpus?: number;
+}
+
+/** Runs the function in a Vercel Sandbox. Not run by this version: calls are rejected with `INVALID_CONFIG`. */
+export interface VercelSandboxConfig {
+  provider: 'vercel';
+  runtime: 'node22' | 'typescript';
+  timeout?: number;
+  vcpus?: number;
+  teamId: string;
+  projectId: string;
+  token: string;
+}
+
+export type SandboxConfig = NativeSandboxConfig | VercelSandboxConfig;
+
+/** A function tool. */
+export interface FunctionToolConfig {
+  name?: string;
+  description: string;
+  inputSchema: Record<string, unknown>;
+  /**
+   * Source text of one function. It is called with the arguments as its one parameter; what it returns, or what the
+   * promise that it returns resolves to, is the result. `require` and `import()` both work in it.
+   */
+  executeCode: string;
+  /** npm packages, name to range (or tag). They are installed once per distinct set and shared by all calls. */
+  dependencies: Record<string, string>;
+  sandboxConfig?: SandboxConfig;
+}
+
+/** The answer of {@link VercelSandboxExecutor}. */
+export interface ExecutionResult {
+  success: boolean;
+  result?: unknown;
+  error?: string;
+  logs?: string[];
+  executionTime?: number;
+}
+
+/* ------------------------------------------------------------------ what a call may be given besides */
+
+/** A piece of what the function printed. */
+export interface LogChunk {
+  stream: 'stdout' | 'stderr';
+  /** Whole characters: a character that straddles two chunks of the pipe is not split. */
+  text: string;
+}
+
+/** What a call consumed, as measured by the kernel. Further fields may be added. */
+export interface CallUsage {
+  [quantity: string]: number | undefined;
+}
+
+/** Optional companions of one call. What these functions throw is ignored. */
+export interface CallOptions {
+  /**
+   * Ends the call: while it waits, installs or runs. The promise rejects with code `ABORTED` and the signal's reason as
+   * `cause`; the processes are killed. A signal that has fired already rejects the call before anything is spent on it.
+   */
+  signal?: AbortSignal;
+  /** Called with what the function prints, while it prints; chunks may still come shortly after the result. */
+  onLogs?(chunk: LogChunk): void;
+  /** Called once when the processes of the call are gone, which may be after its promise settled. */
+  onUsage?(usage: CallUsage): void;
+}
+
+/* ------------------------------------------------------------------ options */
+
+/** How strictly a function is kept apart from the machine; each tier includes the ones before it. */
+export type IsolationTier = 'base' | 'confined' | 'isolated';
+
+/** What a tool may name as a dependency; what that depends on itself is not restricted. */
+export interface DependencyPolicy {
+  /** Packages: exact names, or beginnings that end in `*` (`@acme/*`, `react-*`). Default: any. */
+  allow?: string[];
+  /**
+   * Kinds of spec that are accepted beside versions, ranges and tags of the registry: a git repository, a tarball's
+   * address, an absolute path on this machine, `npm:other@range`. Default: none.
+   */
+  specs?: Array<'git' | 'url' | 'file' | 'alias'>;
+  /** Days since its publication that a version must have to be installed, from 0 to 36500. Default 0. */
+  minReleaseAgeDays?: number;
+}
+
+/**
+ * Settings of an executor. Every one has a variable that counts where the option is absent; an empty variable means the
+ * default. Variables are read at the first call, so a server may load its `.env` after importing this package.
+ *
+ * A bad value rejects the calls with `INVALID_CONFIG` naming the option or the variable, and is logged.
+ */
+export interface ExecutorOptions {
+  /**
+   * Milliseconds a function may take when its `sandboxConfig.timeout` is absent. Above 0.
+   *
+   * Default 30000. Variable `AGENTS_FUNCTION_TOOL_EXECUTION_TIMEOUT_MS_DEFAULT`.
+   */
+  timeoutMs?: number;
+  /**
+   * Milliseconds after its last use at which an idle sandbox is given up.
+   *
+   * Default 300000 (5 min). Variable `AGENTS_FUNCTION_TOOL_SANDBOX_POOL_TTL_MS`.
+   */
+  poolTtlMs?: number;
+  /**
+   * Calls after which a sandbox is replaced by a fresh one. At least 1.
+   *
+   * Default 50. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MAX_USE_COUNT`.
+   */
+  maxUseCount?: number;
+  /**
+   * Bytes that stdout, stderr and the result's JSON text of one call may have together.
+   *
+   * Default 1048576 (1 MiB). Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MAX_OUTPUT_SIZE_BYTES`.
+   */
+  maxOutputBytes?: number;
+  /**
+   * Milliseconds a call waits for its turn before it is rejected with `QUEUE_TIMEOUT`.
+   *
+   * Default 30000. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_QUEUE_WAIT_TIMEOUT_MS`.
+   */
+  queueWaitMs?: number;
+  /**
+   * Milliseconds between two looks for idle sandboxes to give up.
+   *
+   * Default 60000. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_CLEANUP_INTERVAL_MS`.
+   */
+  cleanupIntervalMs?: number;
+  /**
+   * MiB of JavaScript heap a function may use; beyond it the call is rejected with `MEMORY_LIMIT`.
+   *
+   * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MEMORY_MB`.
+   */
+  memoryMb?: number;
+  /**
+   * Calls that may run at once in this process, whatever their `vcpus`; tools take turns. At least 1.
+   *
+   * Default: no limit beyond the permits. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MAX_CONCURRENT`.
+   */
+  maxConcurrent?: number;
+  /**
+   * Milliseconds that what a function left running may go on after its result, never beyond its timeout. The permit is
+   * held meanwhile. 0 ends it at once.
+   *
+   * Default 250. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_LINGER_MS`.
+   */
+  lingerMs?: number;
+  /**
+   * Milliseconds one installation of dependencies may take. It does not count towards the function's timeout.
+   *
+   * Default 50000. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_INSTALL_TIMEOUT_MS`.
+   */
+  installTimeoutMs?: number;
+  /**
+   * Whether the install scripts of dependencies run: all, none, or those of the named packages.
+   *
+   * Default `'run'`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_INSTALL_SCRIPTS`: `run`, `ignore`, or names separated by commas.
+   */
+  installScripts?: 'run' | 'ignore' | string[];
+  /**
+   * Which dependencies are accepted; others are rejected with `INVALID_DEPENDENCY` before anything is installed.
+   *
+   * Default: ranges and tags of the registry, any name. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_DEPENDENCIES`: this object as JSON.
+   */
+  dependencies?: DependencyPolicy;
+  /**
+   * Variables of the server that functions see beside time zone, locale, proxy and certificate settings: names, or
+   * prefixes ending in `*`. `'inherit'` gives them all, secrets included, as the original did.
+   *
+   * Default: none more. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_ENV`: `inherit`, or names separated by commas.
+   */
+  env?: 'inherit' | string[];
+  /**
+   * The isolation tier that is needed: with less, calls are rejected with `ISOLATION_UNAVAILABLE`.
+   * See {@link isolationReport} for what is in force.
+   *
+   * Default: the best that the machine offers. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_ISOLATION`: a tier's name.
+   */
+  isolation?: { require: IsolationTier };
+  /**
+   * Whether functions may use the network. `'none'` where it cannot be enforced rejects calls with `ISOLATION_UNAVAILABLE`.
+   *
+   * Default `'open'`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_NETWORK`.
+   */
+  network?: 'open' | 'none';
+  /**
+   * Forces a way of starting workers. A way that is not available rejects calls with `START_FAILED`.
+   *
+   * Default: the fastest that works; `'spawn'` is the one of this version. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_START`.
+   */
+  start?: 'zygote' | 'standby' | 'spawn';
+  /**
+   * Absolute path of the folder for installed dependencies and working folders; made when missing, private to the user.
+   *
+   * Default: a folder of the user's below `os.tmpdir()`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR`.
+   */
+  storeDir?: string;
+  /**
+   * Folders with dependencies installed beforehand, for example into an image. They are only read.
+   *
+   * Default: none. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_BASE_STORE_DIRS`: paths separated as in `PATH`.
+   */
+  baseStoreDirs?: string[];
+  /**
+   * Bytes that installed dependencies may take on disk; the least recently used go first.
+   *
+   * Default 2147483648 (2 GiB). Variable `AGENTS_FUNCTION_TOOL_SANDBOX_STORE_MAX_BYTES`.
+   */
+  storeMaxBytes?: number;
+  /**
+   * Separates tenants: executors with different keys share no installed dependencies.
+   *
+   * Default: none. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_TENANT_KEY`.
+   */
+  tenantKey?: string;
+  /**
+   * Absolute path of the Node binary that runs functions. Needed where the host is not Node itself (Electron, Bun).
+   *
+   * Default `process.execPath`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_NODE_PATH`.
+   */
+  nodePath?: string;
+  /**
+   * Absolute path of npm (its executable or its `npm-cli.js`).
+   *
+   * Default: the npm beside the Node binary, else the one on `PATH`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_NPM_PATH`.
+   */
+  npmPath?: string;
+}
+
+/* ------------------------------------------------------------------ the executors */
+
+/**
+ * Routes calls to the provider that their configuration names. Takes the place of the original's class of that name.
+ *
+ * Permits, installed dependencies and warm sandboxes are one per process: it costs nothing to have many factories, and
+ * worker threads share with the main thread.
+ */
+export class SandboxExecutorFactory {
+  /** @param options Settings of this factory alone, over the configured ones, over variables, over defaults. */
+  constructor(options?: ExecutorOptions);
+
+  /**
+   * Sets the options for every factory and executor of this thread that is not given its own. To be called at start-up;
+   * a second call before the first function tool ran replaces the first.
+   *
+   * @throws {SandboxError} `INVALID_CONFIG`, synchronously, once a function tool has run: settings such as `network: 'none'`
+   *   must not be dropped silently.
+   */
+  static configure(options: ExecutorOptions): void;
+
+  /** The one factory of this thread. */
+  static getInstance(): SandboxExecutorFactory;
+
+  /** The factory of a session, made when there is none. */
+  static getForSession(sessionId: string): SandboxExecutorFactory;
+
+  /** Cleans up and forgets the factory of a session. Does nothing for an unknown one. */
+  static cleanupSession(sessionId: string): Promise<void>;
+
+  /**
+   * Runs a function tool.
+   *
+   * @param functionId Name of the tool, for logs and errors; any string.
+   * @param args Argument of the function; travels as `JSON.stringify` makes it.
+   * @param config The tool and where to run it.
+   * @param call Cancellation and live output.
+   * @returns The function's result as JSON carries it; `undefined` for none. Rejects only with {@link SandboxError}.
+   */
+  executeFunctionTool(
+    functionId: string,
+    args: Record<string, unknown>,
+    config: FunctionToolConfig,
+    call?: CallOptions
+  ): Promise<unknown>;
+
+  /**
+   * Rejects what waits or installs for this factory with `CLEANED_UP`, waits for what runs, and gives up idle sandboxes.
+   * May be called twice and while busy; the factory can be used again afterwards.
+   */
+  cleanup(): Promise<void>;
+}
+
+/** The provider `native` by itself. */
+export class NativeSandboxExecutor {
+  /** @param options As of {@link SandboxExecutorFactory}. */
+  constructor(options?: ExecutorOptions);
+
+  /** The one native executor of this thread that factories do not use: they have their own, on the same sandboxes. */
+  static getInstance(): NativeSandboxExecutor;
+
+  /** As {@link SandboxExecutorFactory.executeFunctionTool}; `sandboxConfig` may be absent here. */
+  executeFunctionTool(
+    toolId: string,
+    args: Record<string, unknown>,
+    config: FunctionToolConfig,
+    call?: CallOptions
+  ): Promise<unknown>;
+
+  /** As {@link SandboxExecutorFactory.cleanup}. */
+  cleanup(): Promise<void>;
+
+  /** Free permits and waiting calls per distinct `vcpus` in use so far, of the whole process. Never throws. */
+  getExecutionStats(): Record<`vcpu_${number}`, { availablePermits: number; queueLength: number }>;
+
+  /**
+   * Figures about the whole process.
+   * @throws {SandboxError} `ADDON_MISSING`, `INVALID_CONFIG`
+   */
+  getMetrics(): ExecutorMetrics;
+}
+
+/** The provider `vercel` by itself. This version answers every call with `success: false` and what to do. */
+export class VercelSandboxExecutor {
+  constructor(config: VercelSandboxConfig);
+
+  /** One per team, project and token. */
+  static getInstance(config: VercelSandboxConfig): VercelSandboxExecutor;
+
+  /** Never rejects. */
+  executeFunctionTool(
+    functionId: string,
+    args: Record<string, unknown>,
+    toolConfig: FunctionToolConfig
+  ): Promise<ExecutionResult>;
+
+  cleanup(): Promise<void>;
+}
+
+/** Counters and gauges of the process, by area (`pool`, `store`, `rungs`, `tiers`, …). Areas and figures may be added. */
+export interface ExecutorMetrics {
+  [area: string]: unknown;
+}
+
+/** What keeps functions apart from the machine here, and what does not. Further fields may be added. */
+export interface IsolationReport {
+  /** The tier in force. */
+  tier: IsolationTier;
+  [detail: string]: unknown;
+}
+
+/**
+ * What is enforced on this machine, found out by trying.
+ * Rejects with {@link SandboxError} `ADDON_MISSING`.
+ */
+export function isolationReport(): Promise<IsolationReport>;
+
+/* ------------------------------------------------------------------ errors */
+
+/** What went wrong. Codes are stable; texts are for people and models. */
+export type SandboxErrorCode =
+  /** An option, a variable, the tool's configuration or its arguments have a bad value. */
+  | 'INVALID_CONFIG'
+  /** The source text is no runnable function. */
+  | 'INVALID_SOURCE'
+  /** A dependency is malformed, or forbidden by the policy. */
+  | 'INVALID_DEPENDENCY'
+  /** No permit came free in time, or too many calls wait already. */
+  | 'QUEUE_TIMEOUT'
+  /** The caller's signal fired. */
+  | 'ABORTED'
+  /** `cleanup()` ended the call before it ran. */
+  | 'CLEANED_UP'
+  /** npm failed. */
+  | 'INSTALL_FAILED'
+  /** npm did not finish in time. */
+  | 'INSTALL_TIMEOUT'
+  /** No worker could be started, or it was lost through no doing of the function. */
+  | 'START_FAILED'
+  /** The native addon could not be loaded. */
+  | 'ADDON_MISSING'
+  /** The required isolation is not to be had here. */
+  | 'ISOLATION_UNAVAILABLE'
+  /** The function did not settle in time. */
+  | 'TIMEOUT'
+  /** stdout, stderr and result together were too large. */
+  | 'OUTPUT_LIMIT'
+  | 'MEMORY_LIMIT'
+  | 'CPU_LIMIT'
+  | 'PROCESS_LIMIT'
+  | 'DISK_LIMIT'
+  /** The function threw, or an error in it was not handled; what it threw is the `cause`. */
+  | 'TOOL_ERROR'
+  /** The process ended by itself before the function settled. */
+  | 'EXITED'
+  /** The process was killed by a signal that was not ours. */
+  | 'KILLED'
+  /** The function returned something that JSON cannot carry. */
+  | 'RESULT_NOT_SERIALIZABLE'
+  /** The answer was lost; the function may have run. */
+  | 'OUTCOME_UNKNOWN';
+
+/** Where in its life a call failed. */
+export type SandboxErrorPhase = 'validate' | 'queue' | 'install' | 'start' | 'run' | 'result';
+
+/** The one error of a call. Its stack shows where the call was made. */
+export class SandboxError extends Error {
+  constructor(
+    message: string,
+    details: {
+      code: SandboxErrorCode;
+      phase: SandboxErrorPhase;
+      durationMs?: number;
+      stdout?: string;
+      stderr?: string;
+      cause?: unknown;
+    }
+  );
+  name: 'SandboxError';
+  code: SandboxErrorCode;
+  phase: SandboxErrorPhase;
+  /** Milliseconds from the call to its rejection. */
+  durationMs: number;
+  /** The end of what the function (or npm) printed, where it ran. */
+  stdout?: string;
+  /** The end of what the function (or npm) printed, where it ran. */
+  stderr?: string;
+  /**
+   * What the function threw: an `Error` with its own name, message, stack, enumerable fields and causes, or the text or
+   * fields of anything else. For `ABORTED` the signal's reason, for `ADDON_MISSING` the loader's error.
+   */
+  cause?: unknown;
+}
+
+/* ------------------------------------------------------------------ logs */
+
+/** A logger as pino's: fields first, then the message. */
+export interface SandboxLogger {
+  debug(fields: object, message: string): void;
+  info(fields: object, message: string): void;
+  warn(fields: object, message: string): void;
+  error(fields: object, message: string): void;
+}
+
+/**
+ * Sets where this package logs. Silent until then, and again with `null`.
+ *
+ * - a logger: gets every record; where it has a `child` method, as pino's, `child({ name })` gets those of that name;
+ * - a function `(name) => logger`, such as the `getLogger` of `@inkeep/agents-core`.
+ *
+ * The names are the original's: `SandboxExecutorFactory`, `native-sandbox-executor`. A logger that has a `level` is only
+ * given what it takes. What a logger throws is ignored.
+ *
+ * @throws {TypeError} when it is neither
+ */
+export function setLogger(logger: SandboxLogger | ((name: string) => SandboxLogger) | null): void;

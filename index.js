@@ -1,0 +1,11 @@
+'use strict';
+
+// The public surface. `exports.X = …` is what lets Node's lexer offer these names to `import { X }`: one file, one
+// state, whichever way it is loaded. Nothing here touches the addon; the first call does.
+
+exports.SandboxExecutorFactory = require('./lib/factory.js').SandboxExecutorFactory;
+exports.NativeSandboxExecutor = require('./lib/native-executor.js').NativeSandboxExecutor;
+exports.VercelSandboxExecutor = require('./lib/vercel-executor.js').VercelSandboxExecutor;
+exports.SandboxError = require('./lib/errors.js').SandboxError;
+exports.isolationReport = require('./lib/native-executor.js').isolationReport;
+exports.setLogger = require('./lib/logger.js').setLogger;

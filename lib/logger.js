@@ -1,0 +1,91 @@
+'use strict';
+
+// The host's logger: where it comes from, which levels it wants, and that it never breaks a call.
+
+/** Ascending verbosity; the core is told the highest one wanted, so that what nobody reads is not made. */
+const LEVELS = ['off', 'error', 'warn', 'info', 'debug'];
+
+/** What other loggers call theirs. */
+const LEVEL_ALIASES = { silent: 'off', fatal: 'error', trace: 'debug' };
+
+/** The name under which the core logs; the original's. */
+const CORE_NAME = 'native-sandbox-executor';
+
+/** Gives the logger of a name, or nothing. Silent until the host says otherwise. */
+let loggerFor = () => undefined;
+
+/**
+ * Sets where log records go.
+ * @param {unknown} logger see `index.d.ts`
+ */
+function setLogger(logger) {
+  loggerFor = remembering(factoryOf(logger));
+}
+
+function factoryOf(logger) {
+  if (logger === undefined || logger === null) return () => undefined;
+  if (typeof logger === 'function') return logger;
+  if (LEVELS.some((level) => typeof logger[level] === 'function')) {
+    return typeof logger.child === 'function' ? (name) => logger.child({ name }) ?? logger : () => logger;
+  }
+  throw new TypeError(
+    'setLogger: expected an object with debug, info, warn and error, a function that gives one for a name, or null'
+  );
+}
+
+/** Asks for each name once; a factory that throws means no log for that name. */
+function remembering(factory) {
+  const known = new Map();
+  return (name) => {
+    if (!known.has(name))
+      known.set(
+        name,
+        quietly(() => factory(name))
+      );
+    return known.get(name);
+  };
+}
+
+/** Runs a function of the host's: what it throws, at once or later, is its own affair and no call's. */
+function quietly(act) {
+  try {
+    const result = act();
+    if (typeof result?.then === 'function') result.then(undefined, () => {});
+    return result;
+  } catch {
+    return undefined;
+  }
+}
+
+/**
+ * Hands one record to the host's logger.
+ * @param {string} name
+ * @param {string} level
+ * @param {object} fields
+ * @param {string} message
+ */
+function log(name, level, fields, message) {
+  const logger = loggerFor(name);
+  if (typeof logger?.[level] === 'function') quietly(() => logger[level](fields, message));
+}
+
+/** The most verbose level that the host's logger takes for the core's records. */
+function coreLevel() {
+  const logger = loggerFor(CORE_NAME);
+  if (!logger) return 'off';
+  const own = typeof logger.level === 'string' ? (LEVEL_ALIASES[logger.level] ?? logger.level) : 'debug';
+  // A level of the host's own making tells nothing about what it wants; it decides by itself then.
+  return LEVELS.includes(own) ? own : 'debug';
+}
+
+/** Takes a record of the core. */
+function coreSink({ name, level, message, fields }) {
+  log(name, level, quietly(() => JSON.parse(fields)) ?? {}, message);
+}
+
+exports.CORE_NAME = CORE_NAME;
+exports.coreLevel = coreLevel;
+exports.coreSink = coreSink;
+exports.log = log;
+exports.quietly = quietly;
+exports.setLogger = setLogger;

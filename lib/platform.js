@@ -1,0 +1,18 @@
+'use strict';
+
+// The name of this platform in the names of the addon's file, of the launcher's file and of the platform packages.
+
+/** `gnu` or `musl` on Linux, `msvc` on Windows, nothing elsewhere. */
+function abi() {
+  if (process.platform === 'win32') return 'msvc';
+  if (process.platform !== 'linux') return '';
+  const { header } = process.report.getReport();
+  return header.glibcVersionRuntime ? 'gnu' : 'musl';
+}
+
+/** For example `linux-x64-gnu`, as napi-rs names it. */
+function platformArchAbi() {
+  return [process.platform, process.arch, abi()].filter(Boolean).join('-');
+}
+
+exports.platformArchAbi = platformArchAbi;

@@ -1,0 +1,66 @@
+// Builds what JavaScript needs: the addon, its loader and types, and the launcher beside them.
+//
+//   node scripts/build.mjs [--debug] [--target <triple>]
+
+import { chmodSync, copyFileSync, renameSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { installIfNeeded, needsRust, output, ROOT, runSteps, sh, tool } from './steps.mjs';
+
+const { platformArchAbi } = createRequire(import.meta.url)('../lib/platform.js');
+
+/** Triples of rustc, as napi-rs names the platform. */
+const PLATFORMS = {
+  'x86_64-unknown-linux-gnu': 'linux-x64-gnu',
+  'aarch64-unknown-linux-gnu': 'linux-arm64-gnu',
+  'x86_64-unknown-linux-musl': 'linux-x64-musl',
+  'aarch64-unknown-linux-musl': 'linux-arm64-musl',
+  'x86_64-apple-darwin': 'darwin-x64',
+  'aarch64-apple-darwin': 'darwin-arm64',
+  'x86_64-pc-windows-msvc': 'win32-x64-msvc',
+};
+
+function buildAddon({ debug, target }) {
+  const args = ['build', '--platform', '--js', 'binding.cjs', '--dts', 'binding.d.cts'];
+  if (!debug) args.push('--release');
+  if (target) args.push('--target', target);
+  sh(process.execPath, [tool('@napi-rs/cli', 'napi'), ...args]);
+}
+
+/** Only Linux has one: elsewhere the core starts processes itself. */
+function buildLauncher({ debug, target, platform }) {
+  const args = ['build', '-p', 'native-sandbox-launcher'];
+  if (!debug) args.push('--release');
+  if (target) args.push('--target', target);
+  sh('cargo', args);
+
+  const { target_directory: folder } = JSON.parse(output('cargo', ['metadata', '--format-version', '1', '--no-deps']));
+  const built = join(folder, target ?? '', debug ? 'debug' : 'release', 'native-sandbox-launcher');
+  const place = join(ROOT, `launcher.${platform}`);
+  // By rename: a host that runs the old one goes on running it, and none ever finds half a file.
+  copyFileSync(built, `${place}.new`);
+  chmodSync(`${place}.new`, 0o755);
+  renameSync(`${place}.new`, place);
+}
+
+/** The steps of a build, for other scripts to put among theirs. */
+export function buildSteps({ debug = false, target } = {}) {
+  const platform = target ? PLATFORMS[target] : platformArchAbi();
+  if (!platform) throw new Error(`unknown target ${target}; known are ${Object.keys(PLATFORMS).join(', ')}`);
+  const steps = [['build the addon', () => buildAddon({ debug, target })]];
+  if (platform.startsWith('linux'))
+    steps.push(['build the launcher', () => buildLauncher({ debug, target, platform })]);
+  return steps;
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const { values } = parseArgs({ options: { debug: { type: 'boolean' }, target: { type: 'string' } } });
+  const steps = [
+    ['look for the tools', () => needsRust()],
+    ['install the development dependencies', installIfNeeded],
+    ...buildSteps(values),
+  ];
+  process.exitCode = (await runSteps(steps)) ? 0 : 1;
+}

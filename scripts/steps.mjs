@@ -1,0 +1,106 @@
+// What the scripts share: running programs, naming steps, timing them.
+
+import { spawnSync } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const ROOT = fileURLToPath(new URL('..', import.meta.url));
+
+const WINDOWS = process.platform === 'win32';
+
+/** A step that failed: its message says what, and what to do about it. */
+export class StepFailed extends Error {}
+
+/**
+ * Runs a program in the project's folder with the terminal's own output.
+ * @throws {StepFailed} when it cannot be started or does not end with 0
+ */
+export function sh(program, args, { env = {}, cwd = ROOT, hint } = {}) {
+  const { error, status, signal } = spawnSync(program, args, {
+    cwd,
+    env: { ...process.env, ...env },
+    stdio: ['ignore', 'inherit', 'inherit'],
+    shell: WINDOWS,
+  });
+  if (!error && status === 0) return;
+  const how = error ? error.message : signal ? `ended by ${signal}` : `exit code ${status}`;
+  throw new StepFailed(`\`${[program, ...args].join(' ')}\` failed: ${how}${hint ? `\n${hint}` : ''}`);
+}
+
+/** Runs a program for its output. @throws {StepFailed} */
+export function output(program, args, { cwd = ROOT, env = {} } = {}) {
+  const options = { cwd, env: { ...process.env, ...env }, encoding: 'utf8', shell: WINDOWS };
+  const { error, status, stdout, stderr } = spawnSync(program, args, options);
+  if (!error && status === 0) return stdout;
+  throw new StepFailed(
+    `\`${[program, ...args].join(' ')}\` failed: ${error?.message ?? `exit code ${status}`}\n${stderr ?? ''}`
+  );
+}
+
+/** A program of a development dependency, by `node`, so that no shell and no PATH is in between. */
+export function tool(packageName, bin = packageName) {
+  const folder = join(ROOT, 'node_modules', packageName);
+  const { bin: bins } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'));
+  return join(folder, typeof bins === 'string' ? bins : bins[bin]);
+}
+
+/** Installs the development dependencies when they are not those of the lockfile. */
+export function installIfNeeded() {
+  const wanted = JSON.parse(readFileSync(join(ROOT, 'package-lock.json'), 'utf8')).packages;
+  const marker = join(ROOT, 'node_modules', '.package-lock.json');
+  const present = existsSync(marker) ? JSON.parse(readFileSync(marker, 'utf8')).packages : {};
+  const current = Object.keys(wanted[''].devDependencies).every((name) => {
+    const path = `node_modules/${name}`;
+    return present[path]?.version === wanted[path].version;
+  });
+  if (!current)
+    sh('npm', ['ci', '--no-audit', '--no-fund'], { hint: 'npm and a reachable package registry are needed.' });
+}
+
+/** Needs a Rust toolchain; says so where there is none. */
+export function needsRust(...components) {
+  const programs = {
+    cargo: ['cargo', '--version'],
+    clippy: ['cargo', 'clippy', '--version'],
+    rustfmt: ['cargo', 'fmt', '--version'],
+  };
+  for (const component of ['cargo', ...components]) {
+    try {
+      output(programs[component][0], programs[component].slice(1));
+    } catch (error) {
+      const advice =
+        component === 'cargo'
+          ? 'A Rust toolchain is needed (see rust-version in Cargo.toml): https://rustup.rs'
+          : `The component is missing: rustup component add ${component}`;
+      throw new StepFailed(`${advice}\n${error.message}`);
+    }
+  }
+}
+
+export function seconds(ms) {
+  return `${(ms / 1000).toFixed(1)} s`;
+}
+
+/**
+ * Runs steps in order, naming and timing each; stops at the first that fails.
+ * @param {Array<[name: string, act: () => unknown]>} steps
+ * @returns {Promise<boolean>} whether all went well
+ */
+export async function runSteps(steps) {
+  const began = performance.now();
+  for (const [index, [name, act]] of steps.entries()) {
+    const start = performance.now();
+    console.log(`\n=== [${index + 1}/${steps.length}] ${name}`);
+    try {
+      await act();
+    } catch (error) {
+      const text = error instanceof StepFailed ? error.message : error.stack;
+      console.log(`\n${text}\n=== ${name}: FAILED after ${seconds(performance.now() - start)}`);
+      return false;
+    }
+    console.log(`=== ${name}: ok, ${seconds(performance.now() - start)}`);
+  }
+  console.log(`\nAll ${steps.length} steps passed in ${seconds(performance.now() - began)}.`);
+  return true;
+}

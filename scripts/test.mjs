@@ -1,0 +1,99 @@
+// `npm test`: every suite that CI runs, in one go, stopping at the first that fails.
+//
+//   npm test                 all of it
+//   npm run test:full        the same, and the long stress
+//
+// Variables: SHARED_CASES, a folder of shared field cases (else ../shared/cases, where it exists).
+
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import { buildSteps } from './build.mjs';
+import { installIfNeeded, needsRust, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
+
+const { values: options } = parseArgs({ options: { full: { type: 'boolean', default: false } } });
+
+function nodeTests() {
+  const files = readdirSync(join(ROOT, '__test__'), { recursive: true })
+    .filter((name) => name.endsWith('.test.mjs'))
+    .sort();
+  if (files.length === 0) throw new StepFailed('no test files in __test__');
+  // One file at a time: several of them measure time or count what is left on the machine.
+  const args = ['--test', '--test-concurrency=1', '--test-reporter=spec'];
+  const env = { NSE_TEST_FULL: options.full ? '1' : '' };
+  sh(process.execPath, [...args, ...files.map((name) => join('__test__', name))], { env });
+}
+
+/** Runs the shared cases; each must pass, but those listed as exceptions, which must not. */
+function sharedCases() {
+  const folder = process.env.SHARED_CASES ? resolve(process.env.SHARED_CASES) : resolve(ROOT, '..', 'shared', 'cases');
+  if (!existsSync(join(folder, 'run.mjs'))) {
+    if (process.env.SHARED_CASES) throw new StepFailed(`SHARED_CASES is set, but ${folder} has no run.mjs`);
+    console.log(
+      `\n*** NOT RUN: there are no shared cases beside this project (${folder}). Set SHARED_CASES to their folder. ***\n`
+    );
+    return;
+  }
+  const scratch = mkdtempSync(join(tmpdir(), 'nse-cases-'));
+  try {
+    judge(runCases(folder, join(scratch, 'report.json')));
+  } finally {
+    rmSync(scratch, { recursive: true, force: true });
+  }
+}
+
+function runCases(folder, report) {
+  try {
+    sh(process.execPath, [
+      join(folder, 'run.mjs'),
+      join(ROOT, 'index.js'),
+      join(folder, 'shared.mjs'),
+      '--report',
+      report,
+    ]);
+  } catch (error) {
+    // Failing cases end it with 1 too; without a report it broke.
+    if (!existsSync(report)) throw error;
+  }
+  return JSON.parse(readFileSync(report, 'utf8'));
+}
+
+function judge(results) {
+  const exceptions = JSON.parse(readFileSync(join(ROOT, '__test__', 'shared-exceptions.json'), 'utf8'));
+  const ran = new Map(results.map(({ id, ok }) => [id, ok]));
+  const complaints = [
+    ...results
+      .filter(({ id, ok }) => !ok && !Object.hasOwn(exceptions, id))
+      .map(({ id, why }) => `${id} failed: ${why}`),
+    ...Object.keys(exceptions)
+      .filter((id) => ran.get(id) === true)
+      .map((id) => `${id} passes: take it off the list of exceptions`),
+    ...Object.keys(exceptions)
+      .filter((id) => !ran.has(id))
+      .map((id) => `${id} is listed as an exception, but there is no such case`),
+  ];
+  for (const [id, reason] of Object.entries(exceptions)) console.log(`known exception: ${id}: ${reason}`);
+  if (results.length === 0) complaints.push('no case ran');
+  if (complaints.length > 0) throw new StepFailed(complaints.join('\n'));
+}
+
+const steps = [
+  ['look for the tools', () => needsRust('rustfmt', 'clippy')],
+  ['install the development dependencies', installIfNeeded],
+  ['cargo fmt', () => sh('cargo', ['fmt', '--all', '--check'], { hint: 'Mend it with: npm run format' })],
+  [
+    'biome',
+    () =>
+      sh(process.execPath, [tool('@biomejs/biome', 'biome'), 'ci', '--error-on-warnings'], {
+        hint: 'Mend it with: npm run format',
+      }),
+  ],
+  ['types', () => sh(process.execPath, [tool('typescript', 'tsc'), '-p', 'tsconfig.json'])],
+  ['clippy', () => sh('cargo', ['clippy', '--workspace', '--all-targets', '--', '-D', 'warnings'])],
+  ['cargo test', () => sh('cargo', ['test', '--workspace'])],
+  ...buildSteps(),
+  ['node tests', nodeTests],
+  ['shared cases', sharedCases],
+];
+process.exitCode = (await runSteps(steps)) ? 0 : 1;

@@ -1,5 +1,7 @@
 //! A process that forks away twice, into a session of its own.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::io::Write;

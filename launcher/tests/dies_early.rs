@@ -1,5 +1,7 @@
 //! A process that ends at once, in each way it can, is reported with its status and use of resources.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use common::{Host, rest};

@@ -1,5 +1,7 @@
 //! A process that forks, into sessions of their own, as fast as it can (up to 255), and is killed meanwhile.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::io::Write;

@@ -1,5 +1,7 @@
 //! The host goes away: so does everything, by itself.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use common::{Host, line, marked, until};

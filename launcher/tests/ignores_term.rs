@@ -1,5 +1,7 @@
 //! A process that ignores SIGTERM, itself and in its children, inside and outside its group.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use common::{Host, line, until};

@@ -1,5 +1,7 @@
 //! Many processes, one after the other and at once, leave neither descriptors nor zombies.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use common::Host;

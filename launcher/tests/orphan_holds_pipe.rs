@@ -1,5 +1,7 @@
 //! A process that leaves a child which keeps its output open: the pipe ends when that child does.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use common::{Host, line, rest};

@@ -1,10 +1,12 @@
 //! A start that fails says which step, about what, and why; nothing is left of it, and the next start works.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::os::fd::AsFd;
 
-use common::Host;
+use common::{Host, until};
 use native_sandbox_protocol::{FromLauncher, Spawn, Status, Step, ToLauncher};
 
 /// Sends it and gives the failure, past a fork that may come first.
@@ -62,7 +64,8 @@ fn a_number_in_use_is_refused_and_its_owner_unharmed() {
     let spawn = host.shell("exec sleep 1000");
     let (id, _, _) = host.start(spawn.clone());
     assert_eq!(failure(&host, spawn, 0).2, libc::EEXIST);
-    assert_eq!(host.marked().len(), 1);
+    // Between two programs a process has no environment to be seen.
+    until("the owner is there", || host.marked().len() == 1);
     host.kill(id);
     assert_eq!(host.exited(id), (Status::Signal(9), false));
     host.gone(id);

@@ -1,5 +1,7 @@
 //! What a process finds around it: exactly what was asked for.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::os::fd::AsFd;

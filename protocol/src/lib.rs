@@ -8,6 +8,8 @@
 //! A process that forks workers by itself (a zygote) needs nothing new here: it is one more `Spawn` with a socket
 //! among its descriptors, it reaps what it forked, and its orphans are attributed to it when it dies.
 
+pub mod stat;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of these messages; raised with every change to them.

@@ -1,5 +1,5 @@
 //! A host for tests: speaks the protocol with the real launcher, and looks at the processes there are.
-#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "test code, and each test uses its part")]
 
 use std::{
     fs,

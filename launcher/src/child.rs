@@ -1,0 +1,334 @@
+//! Between fork and exec. Everything is made ready before the fork: the child allocates nothing, takes no lock, and
+//! reports a failed step in five bytes through a pipe that a successful exec closes.
+
+use std::{
+    ffi::{CString, c_char, c_int},
+    io,
+    os::fd::{OwnedFd, RawFd},
+    ptr,
+};
+
+use native_sandbox_protocol::{Limits, MAX_FDS, MAX_TARGET_FD, Spawn, Step};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::sys::{self, Forked};
+
+/// How many bytes a report has: the step's code and errno.
+pub(crate) const REPORT_BYTES: usize = 5;
+
+/// Above any signal number of Linux (64).
+const SIGNALS_END: c_int = 65;
+
+/// The size of the kernel's set of signals.
+const SIGNAL_SET_BYTES: usize = 8;
+
+/// Where the fallback for a kernel without `close_range` (before 5.9) stops looking.
+const MAX_CLOSED_FD: RawFd = 65_536;
+
+/// How far above its parent's a child's `oom_score_adj` is, so that a lack of memory ends a worker before the host.
+const OOM_SCORE_ADD: i32 = 200;
+
+/// Why a start failed, before or after the fork.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) step: Step,
+    pub(crate) subject: Vec<u8>,
+    pub(crate) errno: i32,
+}
+
+/// What every child needs of the launcher; made once.
+pub(crate) struct Surroundings {
+    /// `/dev/null`.
+    null: OwnedFd,
+    /// The launcher's own process id.
+    launcher: i32,
+    /// What goes into the child's `oom_score_adj`.
+    oom_score: Option<Vec<u8>>,
+}
+
+impl Surroundings {
+    pub(crate) fn new() -> io::Result<Self> {
+        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into();
+        let own = std::fs::read_to_string("/proc/self/oom_score_adj").ok();
+        let own = own.and_then(|text| text.trim().parse::<i32>().ok());
+        let oom_score = own.map(|score| (score + OOM_SCORE_ADD).min(1000).to_string().into_bytes());
+        Ok(Self { null, launcher: rustix::process::getpid().as_raw_pid(), oom_score })
+    }
+}
+
+/// A process to start, in the shape the kernel wants.
+pub(crate) struct Prepared<'a> {
+    surroundings: &'a Surroundings,
+    program: CString,
+    cwd: CString,
+    argv: Pointers,
+    envp: Pointers,
+    /// Descriptor here, number there.
+    fds: Vec<(RawFd, RawFd)>,
+    limits: Limits,
+}
+
+/// A null-terminated array of C strings, with the strings.
+struct Pointers {
+    pointers: Vec<*const c_char>,
+    _strings: Vec<CString>,
+}
+
+impl Pointers {
+    fn new(strings: Vec<CString>) -> Self {
+        let pointers = strings.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect();
+        Self { pointers, _strings: strings }
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<CString, Failure> {
+    CString::new(bytes).map_err(|_| refused(bytes))
+}
+
+fn refused(subject: &[u8]) -> Failure {
+    Failure { step: Step::Arguments, subject: subject.to_vec(), errno: libc::EINVAL }
+}
+
+impl<'a> Prepared<'a> {
+    /// Checks a request and lays it out. `received` are the descriptors that came with it.
+    pub(crate) fn new(
+        surroundings: &'a Surroundings,
+        spawn: &Spawn,
+        received: &[OwnedFd],
+    ) -> Result<Self, Failure> {
+        if received.len() != spawn.fds.len() {
+            let errno = libc::EMFILE;
+            return Err(Failure { step: Step::Receive, subject: spawn.program.clone(), errno });
+        }
+        for (index, target) in spawn.fds.iter().enumerate() {
+            if !(1..=MAX_TARGET_FD).contains(target) || spawn.fds[..index].contains(target) {
+                return Err(refused(format!("descriptor {target}").as_bytes()));
+            }
+        }
+        let program = text(&spawn.program)?;
+        let mut argv = vec![program.clone()];
+        for arg in &spawn.args {
+            argv.push(text(arg)?);
+        }
+        let mut envp = Vec::with_capacity(spawn.env.len());
+        for (name, value) in &spawn.env {
+            envp.push(text(&[name.as_slice(), b"=", value.as_slice()].concat())?);
+        }
+        Ok(Self {
+            surroundings,
+            cwd: text(&spawn.cwd)?,
+            argv: Pointers::new(argv),
+            envp: Pointers::new(envp),
+            fds: received.iter().map(sys::raw).zip(spawn.fds.iter().copied()).collect(),
+            limits: spawn.limits,
+            program,
+        })
+    }
+
+    /// Forks. Gives the child's process id and the pipe to [`read_report`] from.
+    pub(crate) fn start(&self) -> Result<(i32, OwnedFd), Failure> {
+        let failed = |step: Step, error: &io::Error| Failure {
+            step,
+            subject: self.program.as_bytes().to_vec(),
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+        };
+        let (report, in_child) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(|error| failed(Step::Pipe, &error.into()))?;
+        // SAFETY: this process has one thread; `run` calls only what is safe after a fork, and does not return.
+        match unsafe { sys::fork() } {
+            Err(error) => Err(failed(Step::Fork, &error)),
+            Ok(Forked::Parent(pid)) => Ok((pid, report)),
+            // SAFETY: this is the child, right after the fork.
+            Ok(Forked::Child) => unsafe { self.run(sys::raw(&in_child)) },
+        }
+    }
+
+    /// What a failed step was about.
+    pub(crate) fn subject(step: Step, spawn: &Spawn) -> Vec<u8> {
+        if step == Step::Chdir { spawn.cwd.clone() } else { spawn.program.clone() }
+    }
+
+    /// The child's life up to exec.
+    ///
+    /// # Safety
+    /// Only in the child, right after the fork.
+    unsafe fn run(&self, report: RawFd) -> ! {
+        // SAFETY: the steps call only async-signal-safe functions on memory made before the fork.
+        unsafe {
+            let mut report = report;
+            let (step, errno) = self.steps(&mut report);
+            let errno = errno.to_ne_bytes();
+            let packet: [u8; REPORT_BYTES] = [step.code(), errno[0], errno[1], errno[2], errno[3]];
+            // Five bytes fit into an empty pipe whole.
+            libc::write(report, packet.as_ptr().cast(), REPORT_BYTES);
+            libc::_exit(127)
+        }
+    }
+
+    /// Everything up to exec, in an order that matters: death with the launcher first, limits after the descriptors
+    /// are placed (they may be lower than the numbers in use), exec last. Returns only what failed.
+    unsafe fn steps(&self, report: &mut RawFd) -> (Step, c_int) {
+        // SAFETY: plain system calls on live pointers.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0
+                || libc::getppid() != self.surroundings.launcher
+            {
+                // A launcher that died before the prctl sends no signal any more.
+                return (Step::ParentDeath, errno().max(libc::ESRCH));
+            }
+            if libc::setsid() < 0 {
+                return (Step::Session, errno());
+            }
+            if libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
+                return (Step::Subreaper, errno());
+            }
+            if !self.place_descriptors(report) {
+                return (Step::Descriptors, errno());
+            }
+            self.raise_oom_score();
+            if !self.set_limits() {
+                return (Step::Limits, errno());
+            }
+            reset_signals();
+            if libc::chdir(self.cwd.as_ptr()) != 0 {
+                return (Step::Chdir, errno());
+            }
+            libc::execve(self.program.as_ptr(), self.argv.pointers.as_ptr(), self.envp.pointers.as_ptr());
+            (Step::Exec, errno())
+        }
+    }
+
+    /// Puts every descriptor to its number, `/dev/null` to what is left of 0 to 2, and closes all others but the
+    /// report's. Sources go above all targets first, so that no step can overwrite what a later one needs.
+    unsafe fn place_descriptors(&self, report: &mut RawFd) -> bool {
+        let top = self.fds.iter().map(|(_, target)| *target).fold(2, RawFd::max);
+        let floor = top + 1;
+        // SAFETY: these are descriptors of this child only, owned by nobody after the fork.
+        unsafe {
+            let raise = |fd| libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor);
+            let moved = raise(*report);
+            if moved < 0 {
+                return false;
+            }
+            *report = moved;
+            let null = raise(sys::raw(&self.surroundings.null));
+            let mut sources = [-1; MAX_FDS];
+            for (source, (fd, _)) in sources.iter_mut().zip(&self.fds) {
+                *source = raise(*fd);
+            }
+            for number in 0..=top {
+                let source = self.fds.iter().position(|(_, target)| *target == number).map(|at| sources[at]);
+                match source.or((number <= 2).then_some(null)) {
+                    Some(source) if libc::dup2(source, number) < 0 => return false,
+                    Some(_) => {}
+                    None => drop(libc::close(number)),
+                }
+            }
+            close_between(floor, moved - 1);
+            close_between(moved + 1, RawFd::MAX);
+        }
+        true
+    }
+
+    /// Best effort: a read-only or hidden `/proc` is no reason not to run.
+    unsafe fn raise_oom_score(&self) {
+        let Some(score) = &self.surroundings.oom_score else { return };
+        // SAFETY: a C string literal and a buffer made before the fork.
+        unsafe {
+            // The launcher is not dumpable, which gives /proc/self to root; exec makes the program dumpable anyway.
+            libc::prctl(libc::PR_SET_DUMPABLE, 1);
+            let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if file >= 0 {
+                libc::write(file, score.as_ptr().cast(), score.len());
+                libc::close(file);
+            }
+        }
+    }
+
+    unsafe fn set_limits(&self) -> bool {
+        let Limits { open_files, file_size_bytes, cpu_seconds } = self.limits;
+        // SAFETY: setrlimit reads one struct.
+        unsafe {
+            set_limit(libc::RLIMIT_CORE, Some(0), 0)
+                && set_limit(libc::RLIMIT_NOFILE, open_files, 0)
+                && set_limit(libc::RLIMIT_FSIZE, file_size_bytes, 0)
+                && set_limit(libc::RLIMIT_CPU, cpu_seconds, 1)
+        }
+    }
+}
+
+/// Sets a limit, the hard one `grace` above it, neither above the hard limit in force.
+unsafe fn set_limit(resource: libc::__rlimit_resource_t, value: Option<u64>, grace: u64) -> bool {
+    let Some(value) = value else { return true };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a pointer to a local.
+    unsafe {
+        if libc::getrlimit(resource, &raw mut limit) != 0 {
+            return false;
+        }
+        limit.rlim_cur = value.min(limit.rlim_max);
+        limit.rlim_max = value.saturating_add(grace).min(limit.rlim_max);
+        libc::setrlimit(resource, &raw const limit) == 0
+    }
+}
+
+/// An empty mask and default dispositions: ignored signals would stay ignored in the program.
+unsafe fn reset_signals() {
+    // SIG_DFL, no flags, an empty mask: all zero, and no kernel's struct is larger.
+    let default = [0_usize; 8];
+    // SAFETY: the kernel reads one struct from `default`, and refuses numbers that cannot be set; a zeroed sigset_t is
+    // filled by sigemptyset. The raw call, because the C library keeps two signals (32, 33) to itself.
+    unsafe {
+        for signal in 1..SIGNALS_END {
+            let none = ptr::null_mut::<usize>();
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), none, SIGNAL_SET_BYTES);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+    }
+}
+
+/// Closes `first..=last`.
+unsafe fn close_between(first: RawFd, last: RawFd) {
+    if first > last {
+        return;
+    }
+    // SAFETY: these are descriptors of the child only, owned by nobody after the fork.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, first, last, 0) != 0 {
+            for fd in first..=last.min(MAX_CLOSED_FD) {
+                libc::close(fd);
+            }
+        }
+    }
+}
+
+unsafe fn errno() -> c_int {
+    // SAFETY: always a valid pointer in the calling thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// What a child's pipe says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// It is still on its way.
+    Pending,
+    /// The program runs, or the child died before it could say anything.
+    Started,
+    /// A step failed, with this errno.
+    Failed(Step, i32),
+}
+
+/// Reads a child's pipe without waiting.
+pub(crate) fn read_report(pipe: &OwnedFd) -> Report {
+    let mut packet = [0_u8; REPORT_BYTES];
+    match rustix::io::read(pipe, &mut packet) {
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Report::Pending,
+        Ok(REPORT_BYTES) => {
+            let errno = i32::from_ne_bytes([packet[1], packet[2], packet[3], packet[4]]);
+            Step::from_code(packet[0]).map_or(Report::Started, |step| Report::Failed(step, errno))
+        }
+        _ => Report::Started,
+    }
+}

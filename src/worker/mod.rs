@@ -1,5 +1,7 @@
-//! What goes over a worker's channel, and the script that runs inside it.
+//! What goes over a worker's channel, what it means for the caller, and the script that runs inside a worker.
 
+pub mod outcome;
+pub mod output;
 pub mod protocol;
 
 /// The script a worker runs (CommonJS, Node built-ins only). `store` writes it to disk for the `spawn` rung.

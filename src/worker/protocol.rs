@@ -1,1 +1,518 @@
 //! Frames of a worker's channel; see `docs/worker-protocol.md`. Pure.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+
+use crate::source::Kind;
+
+/// Version of the protocol; the worker refuses a job of another one.
+pub const VERSION: u32 = 1;
+/// The largest `JOB`, `SOURCE` or `ARGS`. V8 has no longer strings than 512 Mi characters.
+pub const MAX_JOB_FRAME_BYTES: usize = 256 * 1024 * 1024;
+/// The largest frame from the worker that is no result.
+pub const MAX_NOTE_FRAME_BYTES: usize = 1024 * 1024;
+
+const HEADER_BYTES: usize = 5;
+
+const JOB: u8 = 1;
+const SOURCE: u8 = 2;
+const ARGS: u8 = 3;
+const READY: u8 = 16;
+const STARTED: u8 = 17;
+const RETURNED: u8 = 18;
+const THREW: u8 = 19;
+const UNSERIALIZABLE: u8 = 20;
+const TOO_LARGE: u8 = 21;
+const UNCAUGHT: u8 = 22;
+const DRAINED: u8 = 23;
+const EXITING: u8 = 24;
+const INVALID: u8 = 25;
+
+/// What a worker is to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// How to compile `code`.
+    pub kind: Kind,
+    /// Absolute path that the code is compiled under; in `cwd`, need not exist.
+    pub filename: PathBuf,
+    /// Id of the tool, for messages.
+    pub tool_id: String,
+    /// Working folder.
+    pub cwd: PathBuf,
+    /// What `os.tmpdir()` has to give.
+    pub tmpdir: PathBuf,
+    /// The folder that holds `node_modules`.
+    pub tree: PathBuf,
+    /// The whole environment of the tool.
+    pub env: BTreeMap<String, String>,
+    /// See [`crate::source::Prepared::line_offset`].
+    pub line_offset: i32,
+    /// See [`crate::source::Prepared::column_offset`].
+    pub column_offset: i32,
+    /// See [`crate::source::Prepared::source_map`].
+    pub source_map: Option<String>,
+    /// The largest result, in bytes of its JSON text.
+    pub max_result_bytes: u64,
+    /// See [`crate::source::Prepared::code`].
+    pub code: String,
+    /// The arguments as JSON text; `None` when the caller gave none.
+    pub args: Option<String>,
+}
+
+/// Why a job cannot be sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// A part is larger than a frame may be.
+    #[error("{part} of {bytes} bytes is too large, at most {MAX_JOB_FRAME_BYTES} bytes can be handed to a function")]
+    TooLarge {
+        /// Which part.
+        part: &'static str,
+        /// Its size.
+        bytes: usize,
+    },
+    /// A path that JSON cannot carry.
+    #[error("a folder of the call cannot be named to the worker: {0}")]
+    Path(#[from] serde_json::Error),
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JobHeader<'a> {
+    version: u32,
+    kind: Kind,
+    filename: &'a PathBuf,
+    tool_id: &'a str,
+    cwd: &'a PathBuf,
+    tmpdir: &'a PathBuf,
+    tree: &'a PathBuf,
+    env: &'a BTreeMap<String, String>,
+    line_offset: i32,
+    column_offset: i32,
+    source_map: Option<&'a str>,
+    max_result_bytes: u64,
+}
+
+impl Job {
+    /// The three frames of the job, one after the other.
+    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
+        let header = serde_json::to_vec(&JobHeader {
+            version: VERSION,
+            kind: self.kind,
+            filename: &self.filename,
+            tool_id: &self.tool_id,
+            cwd: &self.cwd,
+            tmpdir: &self.tmpdir,
+            tree: &self.tree,
+            env: &self.env,
+            line_offset: self.line_offset,
+            column_offset: self.column_offset,
+            source_map: self.source_map.as_deref(),
+            max_result_bytes: self.max_result_bytes,
+        })?;
+        let args = self.args.as_deref().unwrap_or("null");
+        let mut frames = Vec::with_capacity(3 * HEADER_BYTES + header.len() + self.code.len() + args.len());
+        put_frame(&mut frames, JOB, "a job description", &header)?;
+        put_frame(&mut frames, SOURCE, "a source text", self.code.as_bytes())?;
+        put_frame(&mut frames, ARGS, "an arguments text", args.as_bytes())?;
+        Ok(frames)
+    }
+}
+
+fn put_frame(frames: &mut Vec<u8>, kind: u8, part: &'static str, payload: &[u8]) -> Result<(), EncodeError> {
+    let bytes = payload.len();
+    let length = u32::try_from(bytes).ok().filter(|_| bytes <= MAX_JOB_FRAME_BYTES);
+    let length = length.ok_or(EncodeError::TooLarge { part, bytes })?;
+    frames.extend_from_slice(&length.to_le_bytes());
+    frames.push(kind);
+    frames.extend_from_slice(payload);
+    Ok(())
+}
+
+/// What a function threw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thrown {
+    /// `Name: message` of an error, else the value as text.
+    pub text: String,
+    /// One line for each cause and each error of an aggregate, outermost first: `[cause]: Name: message`.
+    pub causes: Vec<String>,
+    /// The whole thrown value, as JSON text.
+    pub json: String,
+}
+
+/// A frame from the worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    /// Booted.
+    Ready,
+    /// From here on the user's code may have run.
+    Started,
+    /// The result as JSON text; `None` for `undefined`.
+    Returned(Option<String>),
+    /// The function threw, or its promise was rejected.
+    Threw(Thrown),
+    /// `JSON.stringify` of the result threw.
+    Unserializable(Thrown),
+    /// The result has this many bytes, more than allowed.
+    TooLarge {
+        /// Bytes of the result's JSON text.
+        bytes: u64,
+    },
+    /// An error that nobody handled.
+    Uncaught(Thrown),
+    /// The event loop ran empty before the function settled.
+    Drained,
+    /// The process means to end with this code.
+    Exiting {
+        /// The exit code.
+        code: i32,
+    },
+    /// The text is no function.
+    Invalid(Thrown),
+}
+
+/// Bytes on the channel that the worker's script does not send.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// No frame has this type.
+    #[error("a frame of unknown type {kind}")]
+    UnknownType {
+        /// The type.
+        kind: u8,
+    },
+    /// A frame that announces more than its type may have.
+    #[error("a frame of type {kind} with {bytes} bytes, at most {limit_bytes} are allowed")]
+    TooLarge {
+        /// Its type.
+        kind: u8,
+        /// Its announced size.
+        bytes: usize,
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// A payload that is not what its type has.
+    #[error("a frame of type {kind} with a bad payload: {reason}")]
+    Payload {
+        /// Its type.
+        kind: u8,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Takes frames out of a byte stream that comes in any chunks. Holds at most one frame and one chunk.
+#[derive(Debug)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    /// Where the next frame starts in `bytes`.
+    start: usize,
+    max_result_bytes: usize,
+}
+
+impl Decoder {
+    /// For results of at most `max_result_bytes` bytes.
+    pub fn new(max_result_bytes: u64) -> Self {
+        let max_result_bytes = usize::try_from(max_result_bytes).unwrap_or(usize::MAX);
+        Self { bytes: Vec::new(), start: 0, max_result_bytes }
+    }
+
+    /// Adds what was read. Call [`Decoder::next_frame`] until it gives `None` before the next chunk.
+    pub fn push(&mut self, chunk: &[u8]) {
+        self.bytes.drain(..self.start);
+        self.start = 0;
+        self.bytes.extend_from_slice(chunk);
+    }
+
+    /// The next whole frame, if there is one. After a violation the stream has no frames any more: drop the decoder.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, Violation> {
+        let rest = &self.bytes[self.start..];
+        let Some((header, rest)) = rest.split_at_checked(HEADER_BYTES) else { return Ok(None) };
+        let kind = header[4];
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+        let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+        let limit_bytes = self.limit_bytes(kind)?;
+        if bytes > limit_bytes {
+            return Err(Violation::TooLarge { kind, bytes, limit_bytes });
+        }
+        let Some(payload) = rest.get(..bytes) else { return Ok(None) };
+        let frame = parse(kind, payload)?;
+        self.start += HEADER_BYTES + bytes;
+        Ok(Some(frame))
+    }
+
+    fn limit_bytes(&self, kind: u8) -> Result<usize, Violation> {
+        match kind {
+            READY | STARTED | DRAINED => Ok(0),
+            RETURNED => Ok(self.max_result_bytes),
+            THREW | UNSERIALIZABLE | TOO_LARGE | UNCAUGHT | EXITING | INVALID => Ok(MAX_NOTE_FRAME_BYTES),
+            _ => Err(Violation::UnknownType { kind }),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct SizeShape {
+    bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct CodeShape {
+    code: i32,
+}
+
+/// What the host reads of a thrown value; the rest only passes through.
+#[derive(Deserialize)]
+struct ThrownShape {
+    text: String,
+    cause: Option<Box<ThrownShape>>,
+    #[serde(default)]
+    errors: Vec<ThrownShape>,
+}
+
+fn parse(kind: u8, payload: &[u8]) -> Result<Frame, Violation> {
+    let bad = |reason: String| Violation::Payload { kind, reason };
+    let text = std::str::from_utf8(payload).map_err(|error| bad(error.to_string()))?;
+    let frame = match kind {
+        READY => Ok(Frame::Ready),
+        STARTED => Ok(Frame::Started),
+        DRAINED => Ok(Frame::Drained),
+        RETURNED => parse_result(text).map(Frame::Returned),
+        THREW => parse_thrown(text).map(Frame::Threw),
+        UNSERIALIZABLE => parse_thrown(text).map(Frame::Unserializable),
+        UNCAUGHT => parse_thrown(text).map(Frame::Uncaught),
+        INVALID => parse_thrown(text).map(Frame::Invalid),
+        TOO_LARGE => serde_json::from_str(text).map(|SizeShape { bytes }| Frame::TooLarge { bytes }),
+        EXITING => serde_json::from_str(text).map(|CodeShape { code }| Frame::Exiting { code }),
+        _ => return Err(Violation::UnknownType { kind }),
+    };
+    frame.map_err(|error| bad(error.to_string()))
+}
+
+/// Results are passed on as text; that they are JSON is made sure of here, so that parsing them later cannot fail.
+fn parse_result(text: &str) -> Result<Option<String>, serde_json::Error> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str::<IgnoredAny>(text)?;
+    Ok(Some(text.to_owned()))
+}
+
+fn parse_thrown(text: &str) -> Result<Thrown, serde_json::Error> {
+    let shape: ThrownShape = serde_json::from_str(text)?;
+    let mut causes = Vec::new();
+    collect_causes(&shape, &mut causes);
+    Ok(Thrown { text: shape.text, causes, json: text.to_owned() })
+}
+
+fn collect_causes(shape: &ThrownShape, lines: &mut Vec<String>) {
+    if let Some(cause) = &shape.cause {
+        lines.push(format!("[cause]: {}", cause.text));
+        collect_causes(cause, lines);
+    }
+    for (index, error) in shape.errors.iter().enumerate() {
+        lines.push(format!("[error {}]: {}", index + 1, error.text));
+        collect_causes(error, lines);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MAX_RESULT_BYTES: u64 = 4096;
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = u32::try_from(payload.len()).unwrap().to_le_bytes().to_vec();
+        bytes.push(kind);
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    fn decode_all(stream: &[u8], chunk_bytes: usize) -> (Vec<Frame>, Option<Violation>) {
+        let mut decoder = Decoder::new(MAX_RESULT_BYTES);
+        let mut frames = Vec::new();
+        for chunk in stream.chunks(chunk_bytes) {
+            decoder.push(chunk);
+            let most = HEADER_BYTES + MAX_NOTE_FRAME_BYTES + chunk_bytes;
+            assert!(decoder.bytes.len() <= most, "{} bytes are held", decoder.bytes.len());
+            loop {
+                match decoder.next_frame() {
+                    Ok(Some(frame)) => frames.push(frame),
+                    Ok(None) => break,
+                    Err(violation) => return (frames, Some(violation)),
+                }
+            }
+        }
+        (frames, None)
+    }
+
+    fn decode_one(kind: u8, payload: &[u8]) -> Result<Frame, Violation> {
+        let (frames, violation) = decode_all(&frame(kind, payload), 7);
+        violation.map_or_else(|| Ok(frames[0].clone()), Err)
+    }
+
+    fn job() -> Job {
+        Job {
+            kind: Kind::Module,
+            filename: "/r/1/tool.js".into(),
+            tool_id: "t".to_owned(),
+            cwd: "/r/1".into(),
+            tmpdir: "/r/1/tmp".into(),
+            tree: "/t".into(),
+            env: BTreeMap::from([("TZ".to_owned(), "UTC".to_owned())]),
+            line_offset: 1,
+            column_offset: 0,
+            source_map: None,
+            max_result_bytes: 10,
+            code: "export default 1".to_owned(),
+            args: None,
+        }
+    }
+
+    #[test]
+    fn a_job_is_three_frames() {
+        let bytes = job().encode().unwrap();
+        let header = r#"{"version":1,"kind":"module","filename":"/r/1/tool.js","toolId":"t","cwd":"/r/1","tmpdir":"/r/1/tmp","tree":"/t","env":{"TZ":"UTC"},"lineOffset":1,"columnOffset":0,"sourceMap":null,"maxResultBytes":10}"#;
+        let expected =
+            [frame(JOB, header.as_bytes()), frame(SOURCE, b"export default 1"), frame(ARGS, b"null")].concat();
+        assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(&expected));
+    }
+
+    #[test]
+    fn a_job_that_is_too_large_says_which_part() {
+        let job = Job { args: Some(" ".repeat(MAX_JOB_FRAME_BYTES + 1)), ..job() };
+        let message = job.encode().unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "an arguments text of 268435457 bytes is too large, at most 268435456 bytes can be handed to a function"
+        );
+    }
+
+    #[test]
+    fn a_result_keeps_its_text() {
+        assert_eq!(decode_one(RETURNED, b""), Ok(Frame::Returned(None)));
+        let text = r#"{"a":1e400,"cut":"ab\ud83d","__proto__":{}}"#;
+        assert_eq!(decode_one(RETURNED, text.as_bytes()), Ok(Frame::Returned(Some(text.to_owned()))));
+        let deep = format!("{}{}", "[".repeat(2000), "]".repeat(2000));
+        assert_eq!(decode_one(RETURNED, deep.as_bytes()), Ok(Frame::Returned(Some(deep))));
+    }
+
+    #[test]
+    fn a_thrown_value_tells_its_causes() {
+        let json = r#"{"text":"E: a","fields":{"half":"\ud83d"},"cause":{"text":"b","cause":{"text":"c"}},"errors":[{"text":"d"},{"text":"e","cause":{"text":"f"}}]}"#;
+        let Ok(Frame::Threw(thrown)) = decode_one(THREW, json.as_bytes()) else { panic!("no thrown value") };
+        assert_eq!(thrown.text, "E: a");
+        assert_eq!(
+            thrown.causes,
+            ["[cause]: b", "[cause]: c", "[error 1]: d", "[error 2]: e", "[cause]: f"]
+        );
+        assert_eq!(thrown.json, json);
+    }
+
+    #[test]
+    fn what_is_no_frame_is_a_violation() {
+        assert_eq!(decode_one(7, b""), Err(Violation::UnknownType { kind: 7 }));
+        assert_eq!(
+            decode_one(READY, b"x"),
+            Err(Violation::TooLarge { kind: READY, bytes: 1, limit_bytes: 0 })
+        );
+        let over = vec![b' '; usize::try_from(MAX_RESULT_BYTES).unwrap() + 1];
+        assert!(matches!(decode_one(RETURNED, &over), Err(Violation::TooLarge { kind: RETURNED, .. })));
+        for (kind, payload) in [
+            (RETURNED, "{".as_bytes()),
+            (RETURNED, b"\xff"),
+            (THREW, b"{}"),
+            (THREW, b"\"x\""),
+            (THREW, "{\"text\":\"\\ud83d\"}".as_bytes()),
+            (TOO_LARGE, b"{\"bytes\":-1}"),
+            (EXITING, b"{\"code\":1e99}"),
+        ] {
+            let decoded = decode_one(kind, payload);
+            assert!(matches!(decoded, Err(Violation::Payload { .. })), "{kind}: {decoded:?}");
+        }
+        let nested = format!(r#"{}"text":""{}"#, r#"{"text":"","cause":"#.repeat(100_000), "}".repeat(100_001));
+        assert!(decode_one(THREW, nested.as_bytes()).is_err(), "nested without end");
+    }
+
+    #[test]
+    fn an_announced_size_is_refused_before_it_is_read() {
+        let mut decoder = Decoder::new(MAX_RESULT_BYTES);
+        decoder.push(&[0xff, 0xff, 0xff, 0xff, THREW]);
+        assert!(matches!(decoder.next_frame(), Err(Violation::TooLarge { .. })));
+    }
+
+    fn any_frame() -> impl Strategy<Value = (Vec<u8>, Frame)> {
+        let thrown = |text: String| {
+            let json = serde_json::json!({ "text": text, "cause": { "text": "why" } }).to_string();
+            Thrown { text, causes: vec!["[cause]: why".to_owned()], json }
+        };
+        prop_oneof![
+            Just((frame(READY, b""), Frame::Ready)),
+            Just((frame(STARTED, b""), Frame::Started)),
+            Just((frame(DRAINED, b""), Frame::Drained)),
+            Just((frame(RETURNED, b""), Frame::Returned(None))),
+            any::<i32>().prop_map(|code| (
+                frame(EXITING, format!("{{\"code\":{code}}}").as_bytes()),
+                Frame::Exiting { code }
+            )),
+            any::<u64>().prop_map(|bytes| (
+                frame(TOO_LARGE, format!("{{\"bytes\":{bytes}}}").as_bytes()),
+                Frame::TooLarge { bytes }
+            )),
+            ".{0,200}".prop_map(|text| {
+                let json = serde_json::to_string(&text).unwrap();
+                (frame(RETURNED, json.as_bytes()), Frame::Returned(Some(json)))
+            }),
+            (".{0,200}", 0..4_usize).prop_map(move |(text, which)| {
+                let thrown = thrown(text);
+                let kind = [THREW, UNSERIALIZABLE, UNCAUGHT, INVALID][which];
+                let bytes = frame(kind, thrown.json.as_bytes());
+                let make = [Frame::Threw, Frame::Unserializable, Frame::Uncaught, Frame::Invalid][which];
+                (bytes, make(thrown))
+            }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn frames_come_whole_out_of_any_chunks(
+            frames in prop::collection::vec(any_frame(), 0..12),
+            chunk_bytes in 1..600_usize,
+        ) {
+            let stream: Vec<u8> = frames.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
+            let (decoded, violation) = decode_all(&stream, chunk_bytes);
+            prop_assert_eq!(violation, None);
+            prop_assert_eq!(decoded, frames.into_iter().map(|(_, frame)| frame).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn garbage_never_panics(
+            frames in prop::collection::vec(any_frame(), 0..3),
+            garbage in prop::collection::vec(any::<u8>(), 0..2000),
+            chunk_bytes in 1..600_usize,
+        ) {
+            let mut stream: Vec<u8> = frames.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
+            stream.extend_from_slice(&garbage);
+            let (decoded, _) = decode_all(&stream, chunk_bytes);
+            prop_assert!(decoded.len() >= frames.len());
+        }
+
+        #[test]
+        fn any_payload_of_any_type_is_a_frame_or_a_violation(
+            kind in 14..28_u8,
+            payload in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..300),
+                "[\\[\\]{}\",:a-f0-9\\\\ ]{0,100}".prop_map(String::into_bytes),
+            ],
+        ) {
+            let (decoded, violation) = decode_all(&frame(kind, &payload), 64);
+            prop_assert_eq!(decoded.len() + usize::from(violation.is_some()), 1);
+        }
+    }
+}

@@ -1,0 +1,540 @@
+'use strict';
+// Runs inside a worker: takes one job from the channel, runs the function, answers, and lets the process end.
+// Frames and thrown values: docs/worker-protocol.md. Node 20.12 and later; built-ins only.
+//
+// The function shares this realm and may have changed anything in it (or its dependencies have, in a process forked from
+// one that loaded them). So whatever runs after `serve` began uses only what is captured here: no method is looked up on a
+// prototype, no iterator, regular expression or `for…of` is used, and objects that are read from have no prototype.
+
+const fs = require('node:fs');
+const Module = require('node:module');
+const { dirname } = require('node:path');
+const { pathToFileURL } = require('node:url');
+const { inspect, types } = require('node:util');
+const vm = require('node:vm');
+
+const { apply, getPrototypeOf } = Reflect;
+const { defineProperty, keys } = Object;
+const { parse, stringify } = JSON;
+const { isArray } = Array;
+const { isNativeError, isPromise } = types;
+const { readSync, writeSync } = fs;
+const { min } = Math;
+const { createRequire } = Module;
+const bufferFrom = Buffer.from;
+const byteLength = Buffer.byteLength;
+const IntrinsicPromise = Promise;
+const promisePrototype = Promise.prototype;
+const IntrinsicError = Error;
+const IntrinsicTypeError = TypeError;
+const toText = String;
+
+const uncurry = Function.prototype.bind.bind(Function.prototype.call);
+const decode = uncurry(Buffer.prototype.toString);
+const charCodeAt = uncurry(String.prototype.charCodeAt);
+const includes = uncurry(String.prototype.includes);
+const indexOf = uncurry(String.prototype.indexOf);
+const slice = uncurry(String.prototype.slice);
+const startsWith = uncurry(String.prototype.startsWith);
+const toWellFormed = uncurry(String.prototype.toWellFormed);
+const trimStart = uncurry(String.prototype.trimStart);
+
+const VERSION = 1;
+const CHANNEL_FD = 3;
+
+const JOB = 1;
+const SOURCE = 2;
+const ARGS = 3;
+const READY = 16;
+const STARTED = 17;
+const RETURNED = 18;
+const THREW = 19;
+const UNSERIALIZABLE = 20;
+const TOO_LARGE = 21;
+const UNCAUGHT = 22;
+const DRAINED = 23;
+const EXITING = 24;
+const INVALID = 25;
+
+const HEADER_BYTES = 5;
+/** As many characters as a frame's header has bytes: room for it in front of the payload. */
+const HEADER_ROOM = '\0\0\0\0\0';
+/** One text of a thrown value, UTF-16 units. */
+const TEXT_LIMIT_UNITS = 32 * 1024;
+/** All texts of one frame together. JSON takes at most 6 bytes for a unit, so a frame stays below 1 MiB. */
+const TEXTS_LIMIT_UNITS = 128 * 1024;
+const CAUSE_LIMIT_LEVELS = 8;
+const AGGREGATE_LIMIT_ERRORS = 8;
+/** Thrown values in one frame, however they nest. */
+const VALUES_LIMIT = 32;
+const FIELDS_LIMIT = 64;
+const BUSY_WAIT_MS = 2;
+
+// ---- channel ------------------------------------------------------------------------------------------------------------
+
+let channel = CHANNEL_FD;
+
+/** Sends one frame. What cannot be sent is given up: the host is gone, or the function closed the descriptor. */
+function send(type, payload) {
+  const length = byteLength(payload);
+  const frame = bufferFrom(HEADER_ROOM + payload);
+  frame[0] = length & 0xff;
+  frame[1] = (length >>> 8) & 0xff;
+  frame[2] = (length >>> 16) & 0xff;
+  frame[3] = (length >>> 24) & 0xff;
+  frame[4] = type;
+  let sent = 0;
+  while (sent < HEADER_BYTES + length) {
+    try {
+      sent += writeSync(channel, frame, sent, HEADER_BYTES + length - sent);
+    } catch (error) {
+      if (read(error, 'code') !== 'EAGAIN') return;
+      rest();
+    }
+  }
+}
+
+/** Reads one frame that must be of `type`; its payload as text, or `undefined` when the host hung up. */
+function receive(type) {
+  const header = readExactly(HEADER_BYTES);
+  if (header === undefined) return undefined;
+  if (header[4] !== type) throw new IntrinsicError(`frame ${header[4]} on the channel where ${type} is due`);
+  const length = header[0] + header[1] * 0x100 + header[2] * 0x10000 + header[3] * 0x1000000;
+  const payload = readExactly(length);
+  return payload === undefined ? undefined : decode(payload, 'utf8');
+}
+
+function readExactly(length) {
+  const bytes = Buffer.allocUnsafe(length);
+  let got = 0;
+  while (got < length) {
+    try {
+      const count = readSync(channel, bytes, got, length - got, null);
+      if (count === 0) return undefined;
+      got += count;
+    } catch (error) {
+      if (error.code === 'EOF' || error.code === 'ECONNRESET') return undefined;
+      if (error.code !== 'EAGAIN') throw error;
+      rest();
+    }
+  }
+  return bytes;
+}
+
+/** The channel is a blocking one; should somebody have made it non-blocking, wait without spinning. */
+function rest() {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, BUSY_WAIT_MS);
+}
+
+// ---- thrown values ------------------------------------------------------------------------------------------------------
+
+/** JSON text of the thrown value `value`; never throws, whatever `value` does when it is looked at. */
+function describe(value, origin) {
+  try {
+    const budget = { __proto__: null, units: TEXTS_LIMIT_UNITS, values: VALUES_LIMIT };
+    const first = origin === undefined ? '' : `"origin":${stringify(cut(origin, budget))},`;
+    return `{${first}${members(value, budget, undefined)}}`;
+  } catch {
+    return '{"text":"something that cannot be described"}';
+  }
+}
+
+/** `above` is the chain of values that `value` was reached through, innermost first. */
+function members(value, budget, above) {
+  budget.values -= 1;
+  const path = { __proto__: null, value, above, depth: above === undefined ? 1 : above.depth + 1 };
+  if (!isErrorLike(value)) return nonErrorMembers(value, budget);
+
+  const name = asText(read(value, 'name') ?? 'Error');
+  const message = asText(read(value, 'message') ?? '');
+  const text = name === '' ? message : message === '' ? name : `${name}: ${message}`;
+  const stack = read(value, 'stack');
+  let json = textMember('text', text, budget);
+  json += `,${textMember('name', name, budget)},${textMember('message', message, budget)}`;
+  if (typeof stack === 'string') json += `,${textMember('stack', cleanStack(stack), budget)}`;
+  json += fieldsMember(value, budget);
+  json += causeMember(read(value, 'cause'), budget, path);
+  return json + errorsMember(read(value, 'errors'), budget, path);
+}
+
+function nonErrorMembers(value, budget) {
+  const json = typeof value === 'object' && value !== null ? jsonOf(value) : undefined;
+  // `{}` tells nothing about a Map or a class instance; `inspect` does.
+  const telling = json !== undefined && json !== '{}';
+  const text = textMember('text', telling ? json : asText(value), budget);
+  if (!telling || json.length > min(TEXT_LIMIT_UNITS, budget.units)) return text;
+  budget.units -= json.length;
+  return `${text},"fields":${json}`;
+}
+
+/** Enumerable own properties that JSON can carry, as far as they fit. */
+function fieldsMember(error, budget) {
+  const names = keysOf(error);
+  let json = '';
+  for (let i = 0; i < min(names.length, FIELDS_LIMIT); i++) {
+    const name = names[i];
+    if (isKnownMember(name)) continue;
+    const field = jsonOf(read(error, name));
+    if (field === undefined || name.length + field.length > min(TEXT_LIMIT_UNITS, budget.units)) continue;
+    budget.units -= name.length + field.length;
+    json += `${json === '' ? '' : ','}${stringify(name)}:${field}`;
+  }
+  return json === '' ? '' : `,"fields":{${json}}`;
+}
+
+function isKnownMember(name) {
+  return name === 'name' || name === 'message' || name === 'stack' || name === 'cause' || name === 'errors';
+}
+
+function causeMember(cause, budget, path) {
+  if (cause === undefined || !canNest(cause, budget, path)) return '';
+  return `,"cause":{${members(cause, budget, path)}}`;
+}
+
+/** The errors of an `AggregateError`. */
+function errorsMember(errors, budget, path) {
+  if (!isArrayLike(errors)) return '';
+  let json = '';
+  for (let i = 0; i < min(errors.length, AGGREGATE_LIMIT_ERRORS); i++) {
+    const error = read(errors, i);
+    if (!canNest(error, budget, path)) continue;
+    json += `${json === '' ? '' : ','}{${members(error, budget, path)}}`;
+  }
+  return json === '' ? '' : `,"errors":[${json}]`;
+}
+
+function canNest(value, budget, path) {
+  if (budget.values <= 0 || path.depth >= CAUSE_LIMIT_LEVELS) return false;
+  for (let at = path; at !== undefined; at = at.above) if (at.value === value) return false;
+  return true;
+}
+
+function isArrayLike(value) {
+  try {
+    return isArray(value) && typeof value.length === 'number';
+  } catch {
+    return false;
+  }
+}
+
+/** Errors of every realm, things that inherit from `Error` (`DOMException`), and what looks like an error. */
+function isErrorLike(value) {
+  if (value === null || (typeof value !== 'object' && typeof value !== 'function')) return false;
+  try {
+    if (isNativeError(value) || value instanceof IntrinsicError) return true;
+  } catch {
+    // A proxy may refuse to say what it is.
+  }
+  return typeof read(value, 'message') === 'string' && typeof read(value, 'stack') === 'string';
+}
+
+/** One property, whatever its getter does. */
+function read(object, key) {
+  try {
+    return object[key];
+  } catch {
+    return undefined;
+  }
+}
+
+function keysOf(object) {
+  try {
+    return keys(object);
+  } catch {
+    return [];
+  }
+}
+
+function jsonOf(value) {
+  try {
+    return stringify(value);
+  } catch {
+    return undefined;
+  }
+}
+
+function asText(value) {
+  if (typeof value === 'string') return value;
+  if ((typeof value !== 'object' && typeof value !== 'function') || value === null) return toText(value);
+  const json = typeof value === 'object' ? jsonOf(value) : undefined;
+  if (json !== undefined && json !== '{}') return json;
+  try {
+    return inspect(value, { __proto__: null, depth: 2, customInspect: false, breakLength: Infinity });
+  } catch {
+    return `an unreadable ${typeof value}`;
+  }
+}
+
+function textMember(name, text, budget) {
+  return `"${name}":${stringify(cut(text, budget))}`;
+}
+
+function cut(text, budget) {
+  const units = min(text.length, TEXT_LIMIT_UNITS, budget.units);
+  budget.units -= units;
+  return toWellFormed(units === text.length ? text : slice(text, 0, units));
+}
+
+// ---- stack traces -------------------------------------------------------------------------------------------------------
+
+/** How positions in stack traces lead back to the user's text; set once the job is known. */
+let positions = { __proto__: null, shownAs: undefined, map: undefined };
+
+/** A stack without the frames of this script and of Node's internals, its positions those of the user's text. */
+function cleanStack(stack) {
+  let clean = '';
+  for (let start = 0; start <= stack.length; ) {
+    const newline = indexOf(stack, '\n', start);
+    const end = newline < 0 ? stack.length : newline;
+    const line = slice(stack, start, end);
+    if (!isForeignFrame(line)) clean += (start === 0 ? '' : '\n') + userPosition(line);
+    start = end + 1;
+  }
+  return clean;
+}
+
+function isForeignFrame(line) {
+  if (!startsWith(trimStart(line), 'at ')) return false;
+  return includes(line, 'node:internal/') || includes(line, `${__filename}:`);
+}
+
+/** Rewrites `<file>:<line>` and `<file>:<line>:<column>` of the compiled text. */
+function userPosition(text) {
+  const { shownAs, map } = positions;
+  const at = map === undefined ? -1 : indexOf(text, `${shownAs}:`);
+  if (at < 0) return text;
+  const lineStart = at + shownAs.length + 1;
+  const lineEnd = skipDigits(text, lineStart);
+  if (lineEnd === lineStart) return text;
+  const columnStart = charCodeAt(text, lineEnd) === 58 /* : */ ? lineEnd + 1 : lineEnd;
+  const columnEnd = skipDigits(text, columnStart);
+  const hasColumn = columnEnd > columnStart;
+  const column = hasColumn ? +slice(text, columnStart, columnEnd) : 1;
+  const user = map(+slice(text, lineStart, lineEnd), column);
+  if (user === undefined) return text;
+  const rest = slice(text, hasColumn ? columnEnd : lineEnd);
+  return `${slice(text, 0, lineStart)}${user.line}${hasColumn ? `:${user.column}` : ''}${rest}`;
+}
+
+function skipDigits(text, from) {
+  let at = from;
+  while (at < text.length && charCodeAt(text, at) >= 48 && charCodeAt(text, at) <= 57) at++;
+  return at;
+}
+
+/** A function from 1-based positions of the compiled text to those of the user's, or `undefined` where they are equal. */
+function positionMap({ kind, sourceMap, lineOffset, columnOffset }) {
+  if (typeof sourceMap === 'string') return throughSourceMap(sourceMap);
+  // Of a script V8 knows the offsets; only a column offset below the first line is beyond it.
+  const lines = kind === 'module' ? lineOffset : 0;
+  const columns = kind === 'module' || lineOffset !== 0 ? columnOffset : 0;
+  if (lines === 0 && columns === 0) return undefined;
+  return (line, column) => ({
+    __proto__: null,
+    line: line - lines,
+    column: line - lines === 1 ? column - columns : column,
+  });
+}
+
+function throughSourceMap(json) {
+  let map;
+  return (line, column) => {
+    try {
+      // Parsed when the first error needs it.
+      map ??= new Module.SourceMap(parse(json));
+      const { originalLine, originalColumn } = map.findEntry(line - 1, column - 1);
+      if (originalLine === undefined) return undefined;
+      return { __proto__: null, line: originalLine + 1, column: originalColumn + 1 };
+    } catch {
+      return undefined;
+    }
+  };
+}
+
+// ---- the job ------------------------------------------------------------------------------------------------------------
+
+/** Gives the process the environment, folder and arguments of the job. */
+function adopt({ env, cwd, tmpdir, filename }) {
+  const wanted = { __proto__: null, ...env };
+  wanted[process.platform === 'win32' ? 'TEMP' : 'TMPDIR'] = tmpdir;
+  const present = keys(process.env);
+  for (let i = 0; i < present.length; i++) if (wanted[present[i]] === undefined) delete process.env[present[i]];
+  const names = keys(wanted);
+  // Assigning tells V8 about a new time zone; an equal value costs nothing.
+  for (let i = 0; i < names.length; i++) {
+    if (process.env[names[i]] !== wanted[names[i]]) process.env[names[i]] = wanted[names[i]];
+  }
+  if (process.cwd() !== cwd) process.chdir(cwd);
+  process.argv = [process.execPath, filename];
+  delete require.cache[__filename];
+}
+
+/** Compiles a script; gives what makes its tool function. */
+function compileScript(job, code) {
+  const { filename } = job;
+  const mapped = typeof job.sourceMap === 'string';
+  const compiled = vm.compileFunction(code, ['exports', 'require', 'module', '__filename', '__dirname'], {
+    filename,
+    lineOffset: mapped ? 0 : -job.lineOffset,
+    columnOffset: mapped || job.lineOffset !== 0 ? 0 : -job.columnOffset,
+    importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+  });
+  const folder = dirname(filename);
+  const module = new Module(filename);
+  module.filename = filename;
+  module.paths = Module._nodeModulePaths(folder);
+  // `require.main` is what this names, as for any file that was started as a program.
+  process.mainModule = module;
+  const require = createRequire(filename);
+  return () => apply(compiled, module.exports, [module.exports, require, module, filename, folder]);
+}
+
+/** Writes a module to the working folder; gives what loads it. */
+function prepareModule({ filename }, code) {
+  fs.writeFileSync(filename, code);
+  process.mainModule = undefined;
+  // Globals, not declarations in the module: the module may well declare a `require` of its own.
+  defineHidden(globalThis, 'require', createRequire(filename));
+  defineHidden(globalThis, '__filename', filename);
+  defineHidden(globalThis, '__dirname', dirname(filename));
+  return async () => (await import(pathToFileURL(filename).href)).default;
+}
+
+function modulePath(filename) {
+  return `${filename.replace(/\.[cm]?[jt]s$/, '')}.mjs`;
+}
+
+function defineHidden(object, key, value) {
+  defineProperty(object, key, { __proto__: null, value, configurable: true, writable: true, enumerable: false });
+}
+
+/** Whether `error` says that the text itself is no good, and not something that it loads. */
+function isOwnSyntaxError(error) {
+  if (!isNativeError(error) || read(error, 'name') !== 'SyntaxError') return false;
+  const stack = read(error, 'stack');
+  return typeof stack === 'string' && startsWith(stack, `${positions.shownAs}:`);
+}
+
+/** Puts the line, which V8 tells at the start of the stack only, into the message. */
+function withLine(error) {
+  if (!isOwnSyntaxError(error)) return error;
+  const stack = userPosition(error.stack);
+  const start = positions.shownAs.length + 1;
+  defineHidden(error, 'message', `${error.message} (line ${slice(stack, start, skipDigits(stack, start))})`);
+  return error;
+}
+
+/**
+ * A plain promise that `await` will take as it is, even if the function took `Promise.prototype.constructor` away.
+ * A subclass may have a `then` of its own and is left alone.
+ */
+function pinned(value) {
+  if (isPromise(value) && getPrototypeOf(value) === promisePrototype) {
+    try {
+      defineHidden(value, 'constructor', IntrinsicPromise);
+    } catch {
+      // Frozen: then `await` looks the constructor up.
+    }
+  }
+  return value;
+}
+
+let settled = false;
+
+function settle(type, payload) {
+  if (settled) return;
+  settled = true;
+  send(type, payload);
+}
+
+function fail(type, error) {
+  settle(type, describe(error));
+  process.exitCode = 1;
+}
+
+async function run(job, code, args) {
+  const isModule = job.kind === 'module';
+  const shownAs = isModule ? pathToFileURL(job.filename).href : job.filename;
+  positions = { __proto__: null, shownAs, map: positionMap(job) };
+  let load;
+  if (isModule) {
+    load = prepareModule(job, code);
+  } else {
+    try {
+      load = compileScript(job, code);
+    } catch (error) {
+      return fail(INVALID, withLine(error));
+    }
+  }
+  watch();
+  send(STARTED, '');
+  let tool;
+  try {
+    tool = isModule ? await load() : load();
+  } catch (error) {
+    return isOwnSyntaxError(error) ? fail(INVALID, withLine(error)) : fail(THREW, error);
+  }
+  if (typeof tool !== 'function') return fail(INVALID, noFunction(tool, isModule));
+  let result;
+  try {
+    result = await pinned(apply(tool, undefined, [args]));
+  } catch (error) {
+    return fail(THREW, error);
+  }
+  answer(result, job.maxResultBytes);
+}
+
+function noFunction(value, isModule) {
+  const is = value === null ? 'null' : value === undefined ? 'undefined' : `of type ${typeof value}`;
+  if (isModule) return new IntrinsicTypeError(`the module's default export must be the tool function, but it is ${is}`);
+  return new IntrinsicTypeError(`the source text must be one function, but its value is ${is}`);
+}
+
+function answer(result, maxResultBytes) {
+  let json;
+  try {
+    json = stringify(result);
+  } catch (error) {
+    return fail(UNSERIALIZABLE, error);
+  }
+  if (json === undefined) return settle(RETURNED, '');
+  const bytes = byteLength(json);
+  if (bytes > maxResultBytes) settle(TOO_LARGE, `{"bytes":${bytes}}`);
+  else settle(RETURNED, json);
+}
+
+/** Tells the host how the process ends; changes nothing of how it ends. */
+function watch() {
+  let drained = false;
+  process.on('uncaughtExceptionMonitor', (error, origin) => send(UNCAUGHT, describe(error, origin)));
+  process.on('beforeExit', () => {
+    if (settled || drained) return;
+    drained = true;
+    send(DRAINED, '');
+  });
+  process.on('exit', (code) => send(EXITING, `{"code":${code | 0}}`));
+}
+
+/** Takes the one job of this process from the descriptor `fd` and runs it. */
+function serve(fd) {
+  channel = fd;
+  send(READY, '');
+  const job = receive(JOB);
+  const code = job === undefined ? undefined : receive(SOURCE);
+  const args = code === undefined ? undefined : receive(ARGS);
+  // The host went away or did not need this worker.
+  if (args === undefined) process.exit(0);
+  const parsed = parse(job);
+  if (parsed.version !== VERSION) throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
+  if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
+  adopt(parsed);
+  run(parsed, code, parse(args));
+}
+
+module.exports = { serve };
+
+if (require.main === module) {
+  // Windows has no descriptor 3 to pass on: there the channel is a named pipe.
+  const pipe = process.env.NATIVE_SANDBOX_CHANNEL;
+  serve(pipe === undefined ? CHANNEL_FD : fs.openSync(pipe, 'r+'));
+}

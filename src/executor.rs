@@ -346,15 +346,15 @@ impl Setup {
         if log::heard(Level::DEBUG) {
             let found = place.arrival();
             if found.class_created {
-                tracing::debug!(target: NATIVE, json.vcpus = %vcpus, "Creating new execution semaphore");
+                tracing::debug!(target: NATIVE, json_vcpus = %vcpus, "Creating new execution semaphore");
             }
             tracing::debug!(
                 target: NATIVE,
                 toolId = &*request.tool_id,
-                json.vcpus = %vcpus,
+                json_vcpus = %vcpus,
                 availablePermits = found.available_permits,
                 queueLength = found.queue_length,
-                json.sandboxConfig = %log::redacted(&request.sandbox_config),
+                json_sandboxConfig = %log::redacted(&request.sandbox_config),
                 poolSize = self.host.pool().len(),
                 "Acquiring execution slot for function tool"
             );
@@ -368,9 +368,9 @@ impl Setup {
             tracing::debug!(
                 target: NATIVE,
                 toolId = &*request.tool_id,
-                json.dependencies = %json!(request.dependencies),
+                json_dependencies = %json!(request.dependencies),
                 dependencyHash = key.dependency_hash(),
-                json.sandboxConfig = %log::redacted(&request.sandbox_config),
+                json_sandboxConfig = %log::redacted(&request.sandbox_config),
                 poolSize = self.host.pool().len(),
                 "Executing function tool"
             );
@@ -550,7 +550,7 @@ fn log_report(request: &Request, report: &RunReport, limits: &RunLimits, sandbox
                 tracing::warn!(target: NATIVE, sandboxDir = sandbox_dir, timeout = ms(limits.timeout), "Function execution timed out, killing process");
             }
             let (exit_code, signal) = report.exit.parts();
-            tracing::error!(target: NATIVE, json.code = %json!(exit_code), json.signal = %json!(signal), stderr = report.stderr_tail, "Function execution failed");
+            tracing::error!(target: NATIVE, json_code = %json!(exit_code), json_signal = %json!(signal), stderr = report.stderr_tail, "Function execution failed");
             tracing::warn!(target: NATIVE, toolId = tool, errorCode = %code, stdout = report.stdout_tail, stderr = report.stderr_tail, "Function output of a failed call");
         }
     }

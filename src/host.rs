@@ -210,7 +210,7 @@ impl Host {
                 toolId = tool_id,
                 dependencyHash = hash,
                 sandboxDir = %store.host_dir().display(),
-                json.dependencies = %json!(dependencies),
+                json_dependencies = %json!(dependencies),
                 "Creating new sandbox"
             );
             let tree = install::install(&context, &dependencies).await?;

@@ -1,7 +1,7 @@
 //! Events of `tracing` → the host's logger, through a [`Sink`] that the binding implements.
 //!
 //! An event's target is the logger's name, its message the message, its fields the object. A field whose name begins
-//! with `json.` carries JSON text and arrives as that value under the rest of its name. An event of a call goes to the sink of
+//! with `json_` carries JSON text and arrives as that value under the rest of its name. An event of a call goes to the sink of
 //! the JavaScript environment that made the call, any other event to all sinks.
 
 use std::{
@@ -190,7 +190,7 @@ impl Visit for FieldVisitor {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "message" => value.clone_into(&mut self.message),
-            name => match name.strip_prefix("json.") {
+            name => match name.strip_prefix("json_") {
                 Some(name) => {
                     let json = serde_json::from_str(value).unwrap_or_else(|_| value.into());
                     self.fields.insert(name.to_owned(), json);
@@ -255,7 +255,7 @@ mod tests {
         let other_id = register(LevelFilter::DEBUG, Arc::<Memory>::clone(&other));
         CALL_SINK
             .scope(Some(id), async {
-                tracing::debug!(target: NATIVE, toolId = "t", vcpus = 4.0, json.sandboxConfig = %json!({ "a": 1 }), "Acquiring");
+                tracing::debug!(target: NATIVE, toolId = "t", vcpus = 4.0, json_sandboxConfig = %json!({ "a": 1 }), "Acquiring");
                 tracing::debug!(target: "elsewhere", "not ours");
             })
             .await;

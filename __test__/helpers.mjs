@@ -83,7 +83,7 @@ export async function rejection(promise) {
     assert.ok(error.durationMs >= 0, `durationMs is ${error.durationMs}`);
     return error;
   }
-  assert.fail(`resolved with ${JSON.stringify(value)} where a rejection was due`);
+  assert.fail(`resolved with ${String(JSON.stringify(value)).slice(0, 200)} where a rejection was due`);
 }
 
 /** Waits for a condition; fails when it has not come true after `ms`. */

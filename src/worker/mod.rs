@@ -4,5 +4,5 @@ pub mod outcome;
 pub mod output;
 pub mod protocol;
 
-/// The script a worker runs (CommonJS, Node built-ins only). `store` writes it to disk for the `spawn` rung.
+/// The script a worker runs (`CommonJS`, Node built-ins only). `store` writes it to disk for the `spawn` rung.
 pub const WORKER_SCRIPT: &str = include_str!("worker.cjs");

@@ -1,0 +1,412 @@
+//! What a worker's frames and its end mean for the caller: a result, or an error with the text that people and models read. Pure.
+
+use std::time::Duration;
+
+use super::protocol::{Frame, Thrown, Violation};
+use crate::{
+    error::{Code, Phase, SandboxError},
+    process::ExitStatus,
+};
+
+/// How a call ends: the result as JSON text (`None` for `undefined`), or an error.
+pub type Outcome = Result<Option<String>, SandboxError>;
+
+/// What the frames of one worker said so far.
+#[derive(Debug, Default)]
+pub struct Notes {
+    started: bool,
+    drained: bool,
+    exiting: Option<i32>,
+    uncaught: Option<Thrown>,
+}
+
+impl Notes {
+    /// Takes note of a frame; gives the outcome if it is a settling one. Only the first outcome of a worker counts.
+    pub fn take(&mut self, frame: Frame, max_output_bytes: u64) -> Option<Outcome> {
+        match frame {
+            Frame::Ready => {}
+            Frame::Started => self.started = true,
+            Frame::Drained => self.drained = true,
+            Frame::Exiting { code } => self.exiting = Some(code),
+            Frame::Uncaught(thrown) => self.uncaught = Some(thrown),
+            Frame::Returned(json) => return Some(Ok(json)),
+            Frame::Threw(thrown) => return Some(Err(threw(Code::ToolError, Phase::Run, 1, thrown))),
+            Frame::Unserializable(thrown) => {
+                return Some(Err(threw(Code::ResultNotSerializable, Phase::Result, 1, thrown)));
+            }
+            Frame::TooLarge { .. } => return Some(Err(output_limit(Phase::Result, max_output_bytes))),
+            Frame::Invalid(thrown) => return Some(Err(invalid(thrown))),
+        }
+        None
+    }
+
+    /// The error of a worker that ended with `exit` before anything settled its call. `stderr` is the tail of what it
+    /// printed, `memory_mb` its heap limit in MiB.
+    pub fn ended(&self, exit: ExitStatus, stderr: &str, memory_mb: u32) -> SandboxError {
+        let exit = self.meant(exit);
+        if is_heap_exhaustion(exit, stderr) {
+            let message = format!(
+                "{}: JavaScript heap out of memory, the limit is {memory_mb} MB; hold less at once, or raise memoryMb",
+                how(exit)
+            );
+            return SandboxError::new(Code::MemoryLimit, Phase::Run, message);
+        }
+        match exit {
+            ExitStatus::Lost => self.lost(),
+            _ if !self.started => {
+                let why = explained("the worker ended before the function was started", stderr);
+                SandboxError::new(Code::StartFailed, Phase::Start, format!("{}: {why}", how(exit)))
+            }
+            ExitStatus::Code(code) => self.exited(code, stderr),
+            ExitStatus::Signal(signal) => killed(signal, stderr),
+        }
+    }
+
+    /// A process that told its exit code and then crashed while Node tore itself down has ended with that code.
+    fn meant(&self, exit: ExitStatus) -> ExitStatus {
+        match (exit, self.exiting) {
+            (ExitStatus::Signal(signal), Some(code)) if signal_name(signal) == Some("SIGSEGV") => {
+                ExitStatus::Code(code)
+            }
+            _ => exit,
+        }
+    }
+
+    fn exited(&self, code: i32, stderr: &str) -> SandboxError {
+        if let Some(thrown) = self.uncaught.as_ref().filter(|_| code != 0) {
+            return threw(Code::ToolError, Phase::Run, code, thrown.clone());
+        }
+        let why = if self.drained {
+            "the event loop ran empty before the function settled (a promise that nothing resolves)"
+                .to_owned()
+        } else if code == 0 || stderr.trim_end().is_empty() {
+            "the process exited before the function settled".to_owned()
+        } else {
+            stderr.trim_end().to_owned()
+        };
+        SandboxError::new(Code::Exited, Phase::Run, format!("{}: {why}", how(ExitStatus::Code(code))))
+    }
+
+    fn lost(&self) -> SandboxError {
+        let hint = if self.started {
+            "the function had been started, so call it again only if it may run twice"
+        } else {
+            "nothing of the function ran, so the call can be made again"
+        };
+        let message = format!(
+            "Function execution failed: the process that watched the worker ended, and the worker with it. This is a fault of \
+             the host, not of the function; {hint}"
+        );
+        SandboxError::new(Code::StartFailed, if self.started { Phase::Run } else { Phase::Start }, message)
+    }
+}
+
+/// The deadline passed.
+pub fn timed_out(timeout: Duration) -> SandboxError {
+    let message = format!("Function execution timed out after {}ms", milliseconds(timeout));
+    SandboxError::new(Code::Timeout, Phase::Run, message)
+}
+
+/// stdout, stderr and result together are larger than `max_output_bytes`.
+pub fn output_limit(phase: Phase, max_output_bytes: u64) -> SandboxError {
+    let message = format!("Output size exceeded limit of {max_output_bytes} bytes");
+    SandboxError::new(Code::OutputLimit, phase, message)
+}
+
+/// The channel carried what is no frame.
+pub fn channel_broken(violation: &Violation) -> SandboxError {
+    let message = format!(
+        "Function execution failed: descriptor 3 belongs to the runtime, but something else wrote to it ({violation}); the \
+         result is lost"
+    );
+    SandboxError::new(Code::ToolError, Phase::Result, message)
+}
+
+fn threw(code: Code, phase: Phase, exit_code: i32, thrown: Thrown) -> SandboxError {
+    let message = format!("{}: {}", how(ExitStatus::Code(exit_code)), with_causes(&thrown));
+    SandboxError { cause_json: Some(thrown.json), ..SandboxError::new(code, phase, message) }
+}
+
+fn invalid(thrown: Thrown) -> SandboxError {
+    let message = with_causes(&thrown);
+    SandboxError {
+        cause_json: Some(thrown.json),
+        ..SandboxError::new(Code::InvalidSource, Phase::Validate, message)
+    }
+}
+
+fn killed(signal: i32, stderr: &str) -> SandboxError {
+    let (code, why) = match signal_name(signal) {
+        Some("SIGXCPU") => (Code::CpuLimit, "the CPU time limit was reached"),
+        Some("SIGXFSZ") => (Code::DiskLimit, "a file grew over the size limit"),
+        _ => (Code::Killed, "the process was killed before the function settled"),
+    };
+    let why = explained(why, stderr);
+    SandboxError::new(code, Phase::Run, format!("{}: {why}", how(ExitStatus::Signal(signal))))
+}
+
+/// What was printed, or `otherwise` if nothing was.
+fn explained(otherwise: &str, stderr: &str) -> String {
+    match stderr.trim_end() {
+        "" => otherwise.to_owned(),
+        printed => printed.to_owned(),
+    }
+}
+
+fn with_causes(thrown: &Thrown) -> String {
+    let mut text = thrown.text.clone();
+    for cause in &thrown.causes {
+        text.push_str("\n ");
+        text.push_str(cause);
+    }
+    text
+}
+
+/// V8 says on stderr that the heap is full, then aborts: SIGABRT, or a trap in some builds; 128 + that through a shell.
+fn is_heap_exhaustion(exit: ExitStatus, stderr: &str) -> bool {
+    let aborted = match exit {
+        ExitStatus::Code(code) => matches!(code, 133 | 134),
+        ExitStatus::Signal(signal) => matches!(signal_name(signal), Some("SIGABRT" | "SIGTRAP" | "SIGILL")),
+        ExitStatus::Lost => false,
+    };
+    aborted
+        && (stderr.contains("heap out of memory")
+            || stderr.contains("Reached heap limit")
+            || (stderr.contains("FATAL ERROR:") && stderr.contains("Allocation failed")))
+}
+
+/// The beginning of a text about an end by itself.
+fn how(exit: ExitStatus) -> String {
+    match exit {
+        ExitStatus::Code(code) => format!("Function execution failed with code {code}"),
+        ExitStatus::Signal(signal) => match signal_name(signal) {
+            Some(name) => format!("Function execution killed by signal {name}"),
+            None => format!("Function execution killed by signal {signal}"),
+        },
+        ExitStatus::Lost => "Function execution failed".to_owned(),
+    }
+}
+
+/// Whole milliseconds where it is whole, as JavaScript prints a number.
+fn milliseconds(duration: Duration) -> String {
+    let fraction = duration.subsec_nanos() % 1_000_000;
+    if fraction == 0 {
+        duration.as_millis().to_string()
+    } else {
+        (duration.as_secs_f64() * 1000.0).to_string()
+    }
+}
+
+#[cfg(unix)]
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGVTALRM => "SIGVTALRM",
+        libc::SIGPROF => "SIGPROF",
+        libc::SIGIO => "SIGIO",
+        libc::SIGSYS => "SIGSYS",
+        _ => return None,
+    })
+}
+
+/// Windows ends processes with codes only.
+#[cfg(not(unix))]
+fn signal_name(_signal: i32) -> Option<&'static str> {
+    None
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    const MEMORY_MB: u32 = 64;
+
+    fn thrown(text: &str, causes: &[&str]) -> Thrown {
+        Thrown {
+            text: text.to_owned(),
+            causes: causes.iter().map(|&cause| cause.to_owned()).collect(),
+            json: format!("{{\"text\":\"{text}\"}}"),
+        }
+    }
+
+    fn settled(frame: Frame) -> SandboxError {
+        Notes::default().take(frame, 10).expect("a settling frame").expect_err("an error")
+    }
+
+    fn ended_after(frames: &[Frame], exit: ExitStatus, stderr: &str) -> (Code, String) {
+        let mut notes = Notes::default();
+        for frame in frames {
+            assert_eq!(notes.take(frame.clone(), 10), None);
+        }
+        let error = notes.ended(exit, stderr, MEMORY_MB);
+        (error.code, error.message)
+    }
+
+    fn ended(exit: ExitStatus, stderr: &str) -> (Code, String) {
+        ended_after(&[Frame::Ready, Frame::Started], exit, stderr)
+    }
+
+    #[test]
+    fn a_result_is_passed_on() {
+        let json = Some("[1]".to_owned());
+        assert_eq!(Notes::default().take(Frame::Returned(json.clone()), 10), Some(Ok(json)));
+        assert_eq!(Notes::default().take(Frame::Returned(None), 10), Some(Ok(None)));
+    }
+
+    #[test]
+    fn a_throw_tells_the_error_and_its_causes() {
+        let error = settled(Frame::Threw(thrown("TypeError: a", &["[cause]: Error: b", "[cause]: c"])));
+        assert_eq!((error.code, error.phase), (Code::ToolError, Phase::Run));
+        assert_eq!(
+            error.message,
+            "Function execution failed with code 1: TypeError: a\n [cause]: Error: b\n [cause]: c"
+        );
+        assert_eq!(error.cause_json.as_deref(), Some("{\"text\":\"TypeError: a\"}"));
+    }
+
+    #[test]
+    fn a_result_that_is_no_json_says_so() {
+        let error =
+            settled(Frame::Unserializable(thrown("TypeError: Do not know how to serialize a BigInt", &[])));
+        assert_eq!((error.code, error.phase), (Code::ResultNotSerializable, Phase::Result));
+        assert_eq!(
+            error.message,
+            "Function execution failed with code 1: TypeError: Do not know how to serialize a BigInt"
+        );
+    }
+
+    #[test]
+    fn a_result_that_is_too_large_names_the_limit() {
+        let error = settled(Frame::TooLarge { bytes: 11 });
+        assert_eq!((error.code, error.phase), (Code::OutputLimit, Phase::Result));
+        assert_eq!(error.message, "Output size exceeded limit of 10 bytes");
+    }
+
+    #[test]
+    fn code_that_does_not_compile_is_invalid() {
+        let error = settled(Frame::Invalid(thrown("SyntaxError: Unexpected end (line 2)", &[])));
+        assert_eq!((error.code, error.phase), (Code::InvalidSource, Phase::Validate));
+        assert_eq!(error.message, "SyntaxError: Unexpected end (line 2)");
+    }
+
+    #[test]
+    fn an_exit_code_comes_with_what_was_printed() {
+        let expect = |exit, stderr, message: &str| {
+            assert_eq!(ended(ExitStatus::Code(exit), stderr), (Code::Exited, message.to_owned()));
+        };
+        expect(7, "config missing\n", "Function execution failed with code 7: config missing");
+        expect(
+            7,
+            " \n",
+            "Function execution failed with code 7: the process exited before the function settled",
+        );
+        expect(
+            0,
+            "log",
+            "Function execution failed with code 0: the process exited before the function settled",
+        );
+    }
+
+    #[test]
+    fn a_drained_loop_is_told() {
+        let frames = [Frame::Started, Frame::Drained, Frame::Exiting { code: 0 }];
+        let expected = "Function execution failed with code 0: the event loop ran empty before the function settled (a \
+                        promise that nothing resolves)";
+        assert_eq!(ended_after(&frames, ExitStatus::Code(0), "noise"), (Code::Exited, expected.to_owned()));
+    }
+
+    #[test]
+    fn an_uncaught_error_counts_if_the_process_ends_of_it() {
+        let frames = [Frame::Started, Frame::Uncaught(thrown("Error: pool broke", &[]))];
+        assert_eq!(
+            ended_after(&frames, ExitStatus::Code(1), "stack"),
+            (Code::ToolError, "Function execution failed with code 1: Error: pool broke".to_owned())
+        );
+        assert_eq!(ended_after(&frames, ExitStatus::Code(0), "").0, Code::Exited);
+        assert_eq!(ended_after(&frames, ExitStatus::Signal(libc::SIGKILL), "").0, Code::Killed);
+    }
+
+    #[test]
+    fn a_signal_is_named() {
+        assert_eq!(
+            ended(ExitStatus::Signal(libc::SIGKILL), "help\n"),
+            (Code::Killed, "Function execution killed by signal SIGKILL: help".to_owned())
+        );
+        let silent = ended(ExitStatus::Signal(libc::SIGABRT), "").1;
+        assert_eq!(
+            silent,
+            "Function execution killed by signal SIGABRT: the process was killed before the function settled"
+        );
+        assert!(ended(ExitStatus::Signal(99), "").1.starts_with("Function execution killed by signal 99: "));
+        assert_eq!(ended(ExitStatus::Signal(libc::SIGXCPU), "").0, Code::CpuLimit);
+        assert_eq!(ended(ExitStatus::Signal(libc::SIGXFSZ), "").0, Code::DiskLimit);
+    }
+
+    #[test]
+    fn a_full_heap_is_told_as_memory() {
+        let v8 =
+            "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory\n 1: 0xb7c";
+        for exit in
+            [ExitStatus::Signal(libc::SIGABRT), ExitStatus::Signal(libc::SIGTRAP), ExitStatus::Code(134)]
+        {
+            let (code, message) = ended(exit, v8);
+            assert_eq!(code, Code::MemoryLimit);
+            assert!(message.contains("out of memory") && message.contains("64 MB"), "{message}");
+        }
+        // The words alone are nothing: the tool may print them.
+        assert_eq!(ended(ExitStatus::Code(1), v8).0, Code::Exited);
+        assert_eq!(ended(ExitStatus::Signal(libc::SIGABRT), "abort").0, Code::Killed);
+    }
+
+    #[test]
+    fn a_crash_after_the_code_was_told_is_that_code() {
+        let frames = [Frame::Started, Frame::Exiting { code: 3 }];
+        assert_eq!(
+            ended_after(&frames, ExitStatus::Signal(libc::SIGSEGV), "x").1,
+            "Function execution failed with code 3: x"
+        );
+        assert_eq!(ended_after(&frames, ExitStatus::Signal(libc::SIGKILL), "x").0, Code::Killed);
+    }
+
+    #[test]
+    fn an_end_before_the_start_is_no_fault_of_the_function() {
+        assert_eq!(
+            ended_after(&[Frame::Ready], ExitStatus::Code(9), "node: bad option\n"),
+            (Code::StartFailed, "Function execution failed with code 9: node: bad option".to_owned())
+        );
+        let (code, message) = ended_after(&[], ExitStatus::Lost, "");
+        assert_eq!(code, Code::StartFailed);
+        assert!(message.contains("the process that watched the worker ended"), "{message}");
+        assert!(message.ends_with("can be made again"), "{message}");
+        let (code, message) = ended(ExitStatus::Lost, "");
+        assert_eq!(code, Code::StartFailed);
+        assert!(message.ends_with("only if it may run twice"), "{message}");
+    }
+
+    #[test]
+    fn a_timeout_is_told_in_milliseconds() {
+        let text = |timeout| timed_out(timeout).message;
+        assert_eq!(text(Duration::from_millis(700)), "Function execution timed out after 700ms");
+        assert_eq!(text(Duration::from_micros(1500)), "Function execution timed out after 1.5ms");
+        assert_eq!(
+            text(Duration::from_millis(2_147_484_647)),
+            "Function execution timed out after 2147484647ms"
+        );
+    }
+}

@@ -65,7 +65,9 @@ pub struct Job {
 #[non_exhaustive]
 pub enum EncodeError {
     /// A part is larger than a frame may be.
-    #[error("{part} of {bytes} bytes is too large, at most {MAX_JOB_FRAME_BYTES} bytes can be handed to a function")]
+    #[error(
+        "{part} of {bytes} bytes is too large, at most {MAX_JOB_FRAME_BYTES} bytes can be handed to a function"
+    )]
     TooLarge {
         /// Which part.
         part: &'static str,
@@ -378,7 +380,8 @@ mod tests {
         let bytes = job().encode().unwrap();
         let header = r#"{"version":1,"kind":"module","filename":"/r/1/tool.js","toolId":"t","cwd":"/r/1","tmpdir":"/r/1/tmp","tree":"/t","env":{"TZ":"UTC"},"lineOffset":1,"columnOffset":0,"sourceMap":null,"maxResultBytes":10}"#;
         let expected =
-            [frame(JOB, header.as_bytes()), frame(SOURCE, b"export default 1"), frame(ARGS, b"null")].concat();
+            [frame(JOB, header.as_bytes()), frame(SOURCE, b"export default 1"), frame(ARGS, b"null")]
+                .concat();
         assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(&expected));
     }
 
@@ -406,10 +409,7 @@ mod tests {
         let json = r#"{"text":"E: a","fields":{"half":"\ud83d"},"cause":{"text":"b","cause":{"text":"c"}},"errors":[{"text":"d"},{"text":"e","cause":{"text":"f"}}]}"#;
         let Ok(Frame::Threw(thrown)) = decode_one(THREW, json.as_bytes()) else { panic!("no thrown value") };
         assert_eq!(thrown.text, "E: a");
-        assert_eq!(
-            thrown.causes,
-            ["[cause]: b", "[cause]: c", "[error 1]: d", "[error 2]: e", "[cause]: f"]
-        );
+        assert_eq!(thrown.causes, ["[cause]: b", "[cause]: c", "[error 1]: d", "[error 2]: e", "[cause]: f"]);
         assert_eq!(thrown.json, json);
     }
 
@@ -434,7 +434,8 @@ mod tests {
             let decoded = decode_one(kind, payload);
             assert!(matches!(decoded, Err(Violation::Payload { .. })), "{kind}: {decoded:?}");
         }
-        let nested = format!(r#"{}"text":""{}"#, r#"{"text":"","cause":"#.repeat(100_000), "}".repeat(100_001));
+        let nested =
+            format!(r#"{}"text":""{}"#, r#"{"text":"","cause":"#.repeat(100_000), "}".repeat(100_001));
         assert!(decode_one(THREW, nested.as_bytes()).is_err(), "nested without end");
     }
 

@@ -23,10 +23,11 @@ use crate::{
     pool::Lease,
     queue::{self, Permit, Vcpus},
     source::{self, Prepared, Runtime},
-    start::{Worker, WorkerSpec},
+    start::{Ladder as _, Worker, WorkerSpec},
     store::RunFolder,
     supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
-    worker::protocol::Job,
+    process::ExitStatus,
+    worker::{outcome, protocol::Job},
 };
 
 pub use crate::supervise::CancelReason;
@@ -549,7 +550,11 @@ fn log_report(request: &Request, report: &RunReport, limits: &RunLimits, sandbox
             if code == Code::Timeout {
                 tracing::warn!(target: NATIVE, sandboxDir = sandbox_dir, timeout = ms(limits.timeout), "Function execution timed out, killing process");
             }
-            let (exit_code, signal) = report.exit.parts();
+            let (exit_code, signal) = match report.exit {
+                ExitStatus::Code(code) => (Some(code), None),
+                ExitStatus::Signal(signal) => (None, Some(outcome::signal_name(signal))),
+                ExitStatus::Lost => (None, None),
+            };
             tracing::error!(target: NATIVE, json_code = %json!(exit_code), json_signal = %json!(signal), stderr = report.stderr_tail, "Function execution failed");
             tracing::warn!(target: NATIVE, toolId = tool, errorCode = %code, stdout = report.stdout_tail, stderr = report.stderr_tail, "Function output of a failed call");
         }

@@ -13,6 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio_util::task::TaskTracker;
 
 use crate::{
     config::{HostFacts, Settings},
@@ -21,7 +22,7 @@ use crate::{
     install::{self, InstallContext},
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
-    process::{self, Spawner},
+    process::choice::ProcessStarter,
     queue::Queue,
     start::{Ladder, Rung, spawn::SpawnRung},
     store::{Store, Tree},
@@ -47,7 +48,9 @@ pub struct Host {
     runtime: Runtime,
     queue: Queue,
     pool: Pool<Sandbox, SandboxError>,
-    spawner: Arc<dyn Spawner>,
+    /// Removals of sandboxes under way.
+    removals: TaskTracker,
+    starter: Arc<ProcessStarter>,
     stores: Mutex<HashMap<PathBuf, Store>>,
     counters: Counters,
     sweeping: AtomicBool,
@@ -77,18 +80,20 @@ impl Host {
                 let text = format!("could not start the threads of the sandbox executor: {error}");
                 SandboxError::new(Code::StartFailed, Phase::Start, text)
             })?;
-        let handle = runtime.handle().clone();
+        let (handle, removals) = (runtime.handle().clone(), TaskTracker::new());
+        let tracker = removals.clone();
         let pool = Pool::new(
             |sandbox: &Sandbox| sandbox.tree.is_alive(),
             move |sandbox: Sandbox| {
-                handle.spawn_blocking(move || remove(&sandbox));
+                tracker.spawn_blocking_on(move || remove(&sandbox), &handle);
             },
         );
         Ok(Self {
             runtime,
             queue: Queue::new(),
             pool,
-            spawner: process::spawner(),
+            removals,
+            starter: Arc::new(ProcessStarter::new()),
             stores: Mutex::default(),
             counters: Counters::default(),
             sweeping: AtomicBool::new(false),
@@ -195,7 +200,7 @@ impl Host {
         hash: String,
     ) -> impl Future<Output = Result<Sandbox, SandboxError>> + Send + 'static {
         let context = InstallContext {
-            spawner: Arc::clone(&self.spawner),
+            spawner: Arc::clone(&self.starter) as _,
             store: store.clone(),
             node: settings.node_path.clone(),
             npm_path: settings.npm_path.clone(),
@@ -254,15 +259,18 @@ impl Host {
             return Err(SandboxError::new(Code::StartFailed, Phase::Start, text));
         }
         let store = store.clone();
-        Ok(SpawnRung::new(Arc::clone(&self.spawner), move || store.worker_script()))
+        Ok(SpawnRung::new(Arc::clone(&self.starter) as _, move || store.worker_script().map_err(std::io::Error::other)))
     }
 
     /// Removes idle sandboxes and ends an idle launcher.
     pub async fn drain(&self) {
         self.pool.drain();
+        self.removals.close();
+        self.removals.wait().await;
+        self.removals.reopen();
         let stores: Vec<_> = self.stores().values().cloned().collect();
         let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(Store::flush));
-        self.spawner.shutdown().await;
+        self.starter.shutdown().await;
         let _ = flushed.await;
     }
 
@@ -281,6 +289,7 @@ impl Host {
             "pool": { "sandboxes": self.pool.len() },
             "rung": Rung::Spawn,
             "rungsNotUsed": [],
+            "withoutLauncher": self.starter.refusal(),
             "isolation": isolation_report(),
             "counters": self.counters.to_json(),
             "settings": settings.origins,

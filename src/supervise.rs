@@ -126,6 +126,8 @@ pub trait OutputSink: Send {
 /// What is known of a run once its tree is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunReport {
+    /// The code of the error that the call was settled with, if it was one.
+    pub failure: Option<Code>,
     /// How the main process ended.
     pub exit: ExitStatus,
     /// stdout, stderr and the result's JSON text together, as far as they were read.
@@ -178,6 +180,7 @@ pub async fn supervise(
         notes: Notes::default(),
         settle: Some(settle),
         cancel,
+        failure: None,
         lingered: false,
         orphans_killed: false,
         limits,
@@ -249,6 +252,7 @@ struct Run {
     /// Taken by what settles the call.
     settle: Option<oneshot::Sender<Outcome>>,
     cancel: Cancel,
+    failure: Option<Code>,
     lingered: bool,
     /// Whether what a dead main process left was killed while its pipes are read.
     orphans_killed: bool,
@@ -403,6 +407,7 @@ impl Run {
 
     fn settle(&mut self, outcome: Outcome) {
         let Some(settle) = self.settle.take() else { return };
+        self.failure = outcome.as_ref().err().map(|error| error.code);
         let outcome = outcome.map_err(|error| SandboxError {
             stdout: Some(self.captured.stdout.tail.text()),
             stderr: Some(self.captured.stderr.tail.text()),
@@ -446,6 +451,7 @@ impl Run {
     fn into_report(self) -> RunReport {
         let state = self.process.state();
         RunReport {
+            failure: self.failure,
             exit: state.exit.or(self.exit).unwrap_or(ExitStatus::Lost),
             bytes: self.captured.bytes,
             cpu_us: state.cpu_us,

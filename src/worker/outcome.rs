@@ -198,7 +198,7 @@ fn milliseconds(duration: Duration) -> String {
 }
 
 #[cfg(unix)]
-fn signal_name(signal: i32) -> Option<&'static str> {
+pub fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {
         libc::SIGHUP => "SIGHUP",
         libc::SIGINT => "SIGINT",
@@ -227,7 +227,7 @@ fn signal_name(signal: i32) -> Option<&'static str> {
 
 /// Windows ends processes with codes only.
 #[cfg(not(unix))]
-fn signal_name(_signal: i32) -> Option<&'static str> {
+pub fn signal_name(_signal: i32) -> Option<&'static str> {
     None
 }
 

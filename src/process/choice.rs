@@ -1,0 +1,90 @@
+//! Through the launcher where it can run, without it where it cannot; said once in the log.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use super::{BoxFuture, Command, SpawnError, Spawner, Started, plain::PlainSpawner};
+use crate::log::NATIVE;
+#[cfg(target_os = "linux")]
+use super::launcher::LauncherSpawner;
+
+/// The process's starter of processes.
+pub struct ProcessStarter {
+    #[cfg(target_os = "linux")]
+    launcher: LauncherSpawner,
+    plain: PlainSpawner,
+    /// Why the launcher is not used; set once.
+    refusal: OnceLock<String>,
+}
+
+impl ProcessStarter {
+    /// With the launcher that lies beside this library.
+    pub fn new() -> Self {
+        Self {
+            #[cfg(target_os = "linux")]
+            launcher: LauncherSpawner::new(launcher_beside(&crate::sys::own_library())),
+            plain: PlainSpawner::new(),
+            refusal: OnceLock::new(),
+        }
+    }
+
+    /// Why processes are started without the launcher, if they are: then no subreaper watches over what they leave.
+    pub fn refusal(&self) -> Option<&str> {
+        if cfg!(target_os = "linux") { self.refusal.get().map(String::as_str) } else { Some("needs Linux") }
+    }
+
+    /// Ends an idle launcher.
+    pub async fn shutdown(&self) {
+        #[cfg(target_os = "linux")]
+        self.launcher.shutdown().await;
+    }
+
+    async fn start(&self, command: Command) -> Result<Started, SpawnError> {
+        #[cfg(target_os = "linux")]
+        if self.refusal.get().is_none() {
+            match self.launcher.spawn(command.clone()).await {
+                Err(error @ SpawnError::LauncherUnavailable { .. }) => self.refuse(&error.to_string()),
+                other => return other,
+            }
+        }
+        self.plain.spawn(command).await
+    }
+
+    #[cfg(target_os = "linux")]
+    fn refuse(&self, reason: &str) {
+        if self.refusal.set(reason.to_owned()).is_ok() {
+            tracing::warn!(
+                target: NATIVE,
+                reason,
+                "Processes are started without the launcher: what a function leaves behind is ended as far as it can be found"
+            );
+        }
+    }
+}
+
+impl Spawner for ProcessStarter {
+    fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Started, SpawnError>> {
+        Box::pin(self.start(command))
+    }
+}
+
+/// `native-sandbox-executor.<platform>.node` → `launcher.<platform>` in the same folder.
+fn launcher_beside(library: &Path) -> PathBuf {
+    let name = library.file_name().unwrap_or_default().to_string_lossy();
+    let platform = name.split_once('.').and_then(|(_, rest)| rest.strip_suffix(".node"));
+    library.with_file_name(platform.map_or_else(|| "launcher".to_owned(), |platform| format!("launcher.{platform}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_launcher_is_named_after_the_addon() {
+        let beside = |library: &str| launcher_beside(Path::new(library)).display().to_string();
+        assert_eq!(beside("/x/native-sandbox-executor.linux-x64-gnu.node"), "/x/launcher.linux-x64-gnu");
+        assert_eq!(beside("/x/libnative_sandbox_executor.so"), "/x/launcher");
+    }
+}

@@ -514,7 +514,7 @@ mod tests {
             .iter()
             .map(|s| (s.vcpus.to_string(), s.available_permits, s.queue_length))
             .collect();
-        assert_eq!(stats, [("1".into(), 0, 1), ("8".into(), 7, 0)]);
+        assert_eq!(usage, [("1".into(), 0, 1), ("8".into(), 7, 0)]);
     }
 
     #[test]

@@ -182,7 +182,7 @@ impl Host {
                 poolKey = key.dependency_hash(),
                 useCount = lease.use_count(),
                 sandboxDir = %lease.tree.dir().display(),
-                lastUsed = %iso_time(lease.last_used()),
+                lastUsed = %iso_time(SystemTime::now()),
                 "Reusing cached sandbox"
             );
         }

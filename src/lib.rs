@@ -16,4 +16,5 @@ pub mod start;
 pub mod store;
 pub mod supervise;
 pub mod sys;
+mod sys_library;
 pub mod worker;

@@ -24,7 +24,7 @@ impl ProcessStarter {
     pub fn new() -> Self {
         Self {
             #[cfg(target_os = "linux")]
-            launcher: LauncherSpawner::new(launcher_beside(&crate::sys::own_library())),
+            launcher: LauncherSpawner::new(launcher_beside(&crate::sys_library::own_library())),
             plain: PlainSpawner::new(),
             refusal: OnceLock::new(),
         }

@@ -1,7 +1,8 @@
 //! Processes without a launcher (Unix): where there is no Linux, or the launcher cannot be run.
 //!
 //! What is missing against the launcher: a descendant that left the process group is found only below a living parent
-//! (Linux) or not at all (elsewhere), and the death of the host ends nothing by itself.
+//! (Linux) or not at all (elsewhere), the death of the host ends nothing by itself, and a descriptor that the host has
+//! open without close-on-exec is inherited.
 
 use std::{
     ffi::OsString,

@@ -189,7 +189,7 @@ mod tests {
     const OK: Reaped = Reaped { status: Status::Code(0), cpu_us: 1, max_rss_kib: 2 };
 
     fn unknown(pid: i32, session: i32) -> Entry {
-        Entry { pid, parent: 1, group: session, session, started_ticks: 0 }
+        Entry { pid, zombie: false, parent: 1, group: session, session, started_ticks: 0 }
     }
 
     fn exited(id: u64, left_behind: bool) -> FromLauncher {

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub struct Entry {
     /// Its number.
     pub pid: i32,
+    /// Whether it is dead and only waits to be reaped.
+    pub zombie: bool,
     /// Its parent's number.
     pub parent: i32,
     /// Its process group.
@@ -20,7 +22,7 @@ pub struct Entry {
 impl Entry {
     /// A process of which no more than the number is known.
     pub fn unseen(pid: i32) -> Self {
-        Self { pid, parent: 0, group: 0, session: 0, started_ticks: 0 }
+        Self { pid, zombie: false, parent: 0, group: 0, session: 0, started_ticks: 0 }
     }
 }
 
@@ -33,6 +35,7 @@ pub fn parse(stat: &[u8]) -> Option<Entry> {
     let fields: Vec<&str> = rest.split_ascii_whitespace().take(20).collect();
     Some(Entry {
         pid: pid.parse().ok()?,
+        zombie: matches!(fields.first(), Some(&("Z" | "X"))),
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
@@ -65,14 +68,17 @@ mod tests {
     use super::*;
 
     fn entry(pid: i32, parent: i32) -> Entry {
-        Entry { pid, parent, group: pid, session: pid, started_ticks: 0 }
+        Entry { pid, zombie: false, parent, group: pid, session: pid, started_ticks: 0 }
     }
 
     #[test]
     fn a_name_with_spaces_parentheses_and_foreign_bytes_is_no_obstacle() {
         let line = b"42 (a ) S 1 (\xff) R 7 8 9 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0\n";
-        let expected = Entry { pid: 42, parent: 7, group: 8, session: 9, started_ticks: 12345 };
+        let expected =
+            Entry { pid: 42, zombie: false, parent: 7, group: 8, session: 9, started_ticks: 12345 };
         assert_eq!(parse(line), Some(expected));
+        let dead = String::from_utf8_lossy(line).replace(") R ", ") Z ");
+        assert_eq!(parse(dead.as_bytes()), Some(Entry { zombie: true, ..expected }));
     }
 
     #[test]

@@ -2,6 +2,17 @@
 //!
 //! `launcher.rs` is the Linux implementation (through the launcher process), `plain.rs` the one without it.
 
+#[cfg(unix)]
+mod ends;
+#[cfg(target_os = "linux")]
+pub mod launcher;
+#[cfg(unix)]
+mod own_child;
+#[cfg(unix)]
+pub mod plain;
+#[cfg(windows)]
+pub mod windows;
+
 use std::{ffi::OsString, fmt, future::Future, path::PathBuf, pin::Pin, sync::Arc};
 
 use tokio::{
@@ -33,11 +44,11 @@ pub struct Command {
 /// Kernel limits of a process; `None` leaves what the host has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// RLIMIT_NOFILE.
+    /// `RLIMIT_NOFILE`.
     pub open_files: Option<u64>,
-    /// RLIMIT_FSIZE, bytes.
+    /// `RLIMIT_FSIZE`, bytes.
     pub file_size_bytes: Option<u64>,
-    /// RLIMIT_CPU, seconds.
+    /// `RLIMIT_CPU`, seconds.
     pub cpu_seconds: Option<u64>,
 }
 
@@ -169,6 +180,14 @@ pub enum SpawnError {
     LauncherLost {
         /// What was to be started.
         program: String,
+    },
+    /// The launcher cannot be run on this system; `plain` is what is left.
+    #[error("the launcher {path} cannot be used: {reason}")]
+    LauncherUnavailable {
+        /// Its binary.
+        path: String,
+        /// Why, and what to do.
+        reason: String,
     },
     /// Arguments and environment do not fit into one request.
     #[error("arguments and environment of {program} are too large: {bytes} bytes, at most {limit_bytes}")]

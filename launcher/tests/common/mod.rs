@@ -153,9 +153,11 @@ impl Host {
         self.mark.clone()
     }
 
-    /// The launcher's open descriptors.
-    pub fn launcher_fds(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.launcher.id())).unwrap().count()
+    /// Lets the launcher have no more than this many descriptors. (It is not dumpable: they cannot be counted.)
+    pub fn limit_fds(&self, count: u64) {
+        use rustix::process::{Pid, Resource, Rlimit, prlimit};
+        let limit = Rlimit { current: Some(count), maximum: Some(count) };
+        prlimit(Some(Pid::from_child(&self.launcher)), Resource::Nofile, limit).unwrap();
     }
 
     /// Ends the host: its socket closes, the launcher has to leave.

@@ -1,0 +1,254 @@
+//! Processes by way of the launcher: one small process per host that forks, watches and kills in its place (Linux).
+
+mod backoff;
+mod binary;
+mod connection;
+mod lost;
+
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::ffi::OsStringExt},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use native_sandbox_protocol::{self as protocol, MAX_PACKET_BYTES, Spawn, ToLauncher, encode_request};
+use tokio::{
+    sync::{Mutex, Semaphore, mpsc, watch},
+    time::timeout,
+};
+
+use self::{
+    backoff::Backoff,
+    connection::{Answer, Connection, Request, Requests},
+};
+use super::{BoxFuture, Command, Control, Limits, Process, SpawnError, Spawner, Started, TreeState, ends};
+
+/// How many processes are being started at once; more wait their turn. Bounds descriptors and requests in flight.
+const MAX_STARTING: u32 = 64;
+
+/// How long the launcher may take to answer before it counts as stuck, and a program to come to life.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Starts processes through the launcher, which it starts with the first of them, in the tokio runtime current then.
+///
+/// A launcher that dies takes its processes with it ([`ExitStatus::Lost`](super::ExitStatus::Lost)); the next spawn starts
+/// a new one. Dropping this and every [`Process`] it gave ends the launcher.
+pub struct LauncherSpawner {
+    binary: PathBuf,
+    answer_limit: Duration,
+    starting: Semaphore,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    connection: Option<Connection>,
+    backoff: Backoff,
+}
+
+impl LauncherSpawner {
+    /// `binary` is the absolute path of `native-sandbox-launcher`. Nothing is started yet. A first spawn that gives
+    /// [`SpawnError::LauncherUnavailable`] says that the binary cannot be run here.
+    pub fn new(binary: PathBuf) -> Self {
+        Self {
+            binary,
+            answer_limit: ANSWER_LIMIT,
+            starting: Semaphore::new(MAX_STARTING as usize),
+            slot: Mutex::default(),
+        }
+    }
+
+    /// Sets how long an answer of the launcher may take (10 s unless set) before it is killed and replaced.
+    #[must_use]
+    pub fn with_answer_limit(mut self, limit: Duration) -> Self {
+        self.answer_limit = limit;
+        self
+    }
+
+    /// Ends the launcher if nothing runs under it and nothing is being started; whether there is none now. The next
+    /// spawn starts a new one. Cancelled, it may have ended it or not.
+    pub async fn shutdown(&self) -> bool {
+        let Ok(_all) = self.starting.try_acquire_many(MAX_STARTING) else { return false };
+        let mut slot = self.slot.lock().await;
+        let Some(connection) = &slot.connection else { return true };
+        let ended = connection.shutdown().await;
+        if ended {
+            slot.connection = None;
+        }
+        ended
+    }
+
+    /// The launcher's process id, while there is one.
+    pub async fn launcher_pid(&self) -> Option<u32> {
+        let slot = self.slot.lock().await;
+        slot.connection.as_ref().filter(|connection| connection.is_open()).map(Connection::launcher_pid)
+    }
+
+    /// The requests of a living launcher, and the next process's number on it. The number is taken under the lock, so
+    /// it belongs to that launcher.
+    async fn requests(&self) -> Result<(u64, Requests), SpawnError> {
+        let mut slot = self.slot.lock().await;
+        if let Some(connection) = slot.connection.take_if(|connection| !connection.is_open()) {
+            let (born, died) = connection.life();
+            slot.backoff.died(born, died);
+        }
+        if slot.connection.is_none() {
+            let connection = self.connect(&mut slot.backoff).await?;
+            slot.connection = Some(connection);
+        }
+        let connection =
+            slot.connection.as_mut().ok_or_else(|| self.unavailable("it did not start".into()))?;
+        Ok((connection.next_id(), connection.requests()))
+    }
+
+    async fn connect(&self, backoff: &mut Backoff) -> Result<Connection, SpawnError> {
+        let now = Instant::now();
+        if let Some(wait) = backoff.wait(now) {
+            let text = format!("it ended at once several times; the next try is in {} ms", wait.as_millis());
+            return Err(self.unavailable(text));
+        }
+        let connection = Connection::open(&self.binary, self.answer_limit).await;
+        if matches!(connection, Err(SpawnError::LauncherUnavailable { .. })) {
+            backoff.died(now, now);
+        }
+        connection
+    }
+
+    fn unavailable(&self, reason: String) -> SpawnError {
+        SpawnError::LauncherUnavailable { path: self.binary.display().to_string(), reason }
+    }
+
+    async fn start(&self, command: Command) -> Result<Started, SpawnError> {
+        let program = command.program.display().to_string();
+        // Never closed, so this only waits.
+        let _turn = self.starting.acquire().await;
+        let (host_ends, child_ends) = ends::make(command.channel, &program)?;
+        let (id, requests) = self.requests().await?;
+        let (packet, fds) = pack(id, command, child_ends, &program)?;
+        let (answers, mut answered) = mpsc::channel(connection::MAX_ANSWERS);
+        let (state, watched) = watch::channel(TreeState::default());
+        let lost = || SpawnError::LauncherLost { program: program.clone() };
+
+        let request = Request::Spawn { id, program: program.clone(), packet, fds, answers, state };
+        requests.send(request).map_err(|_| lost())?;
+        let control = Arc::new(TreeControl::new(id, requests));
+        // From here on, whatever ends this future kills what it started.
+        let unborn = KillOnDrop(&control);
+        let pid = match timeout(self.answer_limit, answered.recv()).await {
+            Ok(Some(Answer::Forked(pid))) => pid,
+            Ok(Some(Answer::Failed(error))) => return Err(error),
+            Ok(Some(Answer::Started) | None) => return Err(lost()),
+            Err(_) => {
+                control.send(Request::Stuck);
+                return Err(lost());
+            }
+        };
+        // The launcher lives; what is slow now is the program's file or folder.
+        match timeout(self.answer_limit, answered.recv()).await {
+            Ok(Some(Answer::Started)) => {}
+            Ok(Some(Answer::Failed(error))) => return Err(error),
+            Ok(Some(Answer::Forked(_)) | None) => return Err(lost()),
+            Err(_) => {
+                let source = io::Error::from(io::ErrorKind::TimedOut);
+                return Err(SpawnError::Step { step: "execve", subject: program, source });
+            }
+        }
+        unborn.defuse();
+        let process = Process::new(pid, control, watched);
+        host_ends.started(process, &program)
+    }
+}
+
+impl Spawner for LauncherSpawner {
+    fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Started, SpawnError>> {
+        Box::pin(self.start(command))
+    }
+}
+
+/// The request for a command, and the descriptors that go with it.
+fn pack(
+    id: u64,
+    command: Command,
+    ends: ends::ChildEnds,
+    program: &str,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), SpawnError> {
+    let mut fds = vec![ends.stdout, ends.stderr];
+    fds.extend(ends.channel);
+    let targets = [1, 2, 3][..fds.len()].to_vec();
+    let Limits { open_files, file_size_bytes, cpu_seconds } = command.limits;
+    let bytes = OsStringExt::into_vec;
+    let request = ToLauncher::Spawn(Spawn {
+        id,
+        program: bytes(command.program.into_os_string()),
+        args: command.args.into_iter().map(bytes).collect(),
+        env: command.env.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
+        cwd: bytes(command.cwd.into_os_string()),
+        limits: protocol::Limits { open_files, file_size_bytes, cpu_seconds },
+        fds: targets,
+    });
+    match encode_request(&request) {
+        Ok(packet) => Ok((packet, fds)),
+        Err(protocol::Error::TooLarge { bytes }) => {
+            Err(SpawnError::TooLarge { program: program.to_owned(), bytes, limit_bytes: MAX_PACKET_BYTES })
+        }
+        Err(error) => {
+            let source = io::Error::other(error);
+            Err(SpawnError::Step { step: "encode", subject: program.to_owned(), source })
+        }
+    }
+}
+
+/// Signals for one tree. Each waits in the queue of requests at most once, which bounds the queue.
+struct TreeControl {
+    id: u64,
+    requests: Requests,
+    killed: AtomicBool,
+    terminating: Arc<AtomicBool>,
+}
+
+impl TreeControl {
+    fn new(id: u64, requests: Requests) -> Self {
+        Self { id, requests, killed: AtomicBool::new(false), terminating: Arc::default() }
+    }
+
+    fn send(&self, request: Request) {
+        // A launcher that is gone has taken the tree along.
+        let _ = self.requests.send(request);
+    }
+}
+
+impl Control for TreeControl {
+    fn terminate(&self) {
+        if !self.terminating.swap(true, Ordering::AcqRel) {
+            self.send(Request::Terminate { id: self.id, waiting: Arc::clone(&self.terminating) });
+        }
+    }
+
+    fn kill(&self) {
+        if !self.killed.swap(true, Ordering::AcqRel) {
+            self.send(Request::Kill { id: self.id });
+        }
+    }
+}
+
+/// Kills what was started for a caller that is gone before it had it.
+struct KillOnDrop<'a>(&'a Arc<TreeControl>);
+
+impl KillOnDrop<'_> {
+    /// The caller has it; its [`Process`] sees to its end.
+    fn defuse(self) {
+        // Holds nothing but a reference.
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for KillOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.kill();
+    }
+}

@@ -334,7 +334,7 @@ impl Run {
 
     fn on_channel(&mut self, count: usize) {
         // Once settled, the channel is only kept from filling up.
-        if self.settle.is_none() {
+        if self.settle.is_some() {
             self.decoder.push(&self.channel.chunk[..count]);
             self.take_frames();
         }

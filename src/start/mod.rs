@@ -1,5 +1,7 @@
 //! The ladder: ways to get a worker, best first. Callers ask for a worker and are told on which rung it came.
 
+pub mod spawn;
+
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 use serde::Serialize;

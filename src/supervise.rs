@@ -287,7 +287,7 @@ impl Run {
     fn on(&mut self, event: Event) {
         match event {
             Event::Cancelled(reason) if self.stage == Stage::Running => {
-                self.give_up(reason.error(Phase::Run))
+                self.give_up(reason.error(Phase::Run));
             }
             Event::Cancelled(_) => self.end(self.grace()),
             Event::Timer => self.on_timer(),

@@ -291,7 +291,7 @@ impl Run {
     fn on(&mut self, event: Event) {
         match event {
             Event::Cancelled(reason) if self.stage == Stage::Running => {
-                self.give_up(reason.error(Phase::Run))
+                self.give_up(reason.error(Phase::Run));
             }
             Event::Cancelled(_) => self.end(self.grace()),
             Event::Timer => self.on_timer(),
@@ -338,7 +338,7 @@ impl Run {
 
     fn on_channel(&mut self, count: usize) {
         // Once settled, the channel is only kept from filling up.
-        if self.settle.is_none() {
+        if self.settle.is_some() {
             self.decoder.push(&self.channel.chunk[..count]);
             self.take_frames();
         }

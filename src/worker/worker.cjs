@@ -13,6 +13,7 @@ const { pathToFileURL } = require('node:url');
 const { inspect, types } = require('node:util');
 const vm = require('node:vm');
 
+const self = process;
 const { apply, getPrototypeOf } = Reflect;
 const { defineProperty, keys } = Object;
 const { parse, stringify } = JSON;
@@ -20,8 +21,9 @@ const { isArray } = Array;
 const { isNativeError, isPromise } = types;
 const { readSync, writeSync } = fs;
 const { min } = Math;
+const { wait } = Atomics;
+const idle = new Int32Array(new SharedArrayBuffer(4));
 const { createRequire } = Module;
-const bufferFrom = Buffer.from;
 const byteLength = Buffer.byteLength;
 const IntrinsicPromise = Promise;
 const promisePrototype = Promise.prototype;
@@ -31,6 +33,7 @@ const toText = String;
 
 const uncurry = Function.prototype.bind.bind(Function.prototype.call);
 const decode = uncurry(Buffer.prototype.toString);
+const encode = TextEncoder.prototype.encode.bind(new TextEncoder());
 const charCodeAt = uncurry(String.prototype.charCodeAt);
 const includes = uncurry(String.prototype.includes);
 const indexOf = uncurry(String.prototype.indexOf);
@@ -77,7 +80,8 @@ let channel = CHANNEL_FD;
 /** Sends one frame. What cannot be sent is given up: the host is gone, or the function closed the descriptor. */
 function send(type, payload) {
   const length = byteLength(payload);
-  const frame = bufferFrom(HEADER_ROOM + payload);
+  // Not `Buffer.from`, which calls methods of `Buffer.prototype`.
+  const frame = encode(HEADER_ROOM + payload);
   frame[0] = length & 0xff;
   frame[1] = (length >>> 8) & 0xff;
   frame[2] = (length >>> 16) & 0xff;
@@ -123,7 +127,7 @@ function readExactly(length) {
 
 /** The channel is a blocking one; should somebody have made it non-blocking, wait without spinning. */
 function rest() {
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, BUSY_WAIT_MS);
+  wait(idle, 0, 0, BUSY_WAIT_MS);
 }
 
 // ---- thrown values ------------------------------------------------------------------------------------------------------
@@ -295,7 +299,9 @@ function cleanStack(stack) {
 
 function isForeignFrame(line) {
   if (!startsWith(trimStart(line), 'at ')) return false;
-  return includes(line, 'node:internal/') || includes(line, `${__filename}:`);
+  // Node's loaders run through `diagnostics_channel`.
+  if (includes(line, 'node:internal/') || includes(line, 'node:diagnostics_channel:')) return true;
+  return includes(line, `${__filename}:`);
 }
 
 /** Rewrites `<file>:<line>` and `<file>:<line>:<column>` of the compiled text. */
@@ -356,16 +362,16 @@ function throughSourceMap(json) {
 /** Gives the process the environment, folder and arguments of the job. */
 function adopt({ env, cwd, tmpdir, filename }) {
   const wanted = { __proto__: null, ...env };
-  wanted[process.platform === 'win32' ? 'TEMP' : 'TMPDIR'] = tmpdir;
-  const present = keys(process.env);
-  for (let i = 0; i < present.length; i++) if (wanted[present[i]] === undefined) delete process.env[present[i]];
+  wanted[self.platform === 'win32' ? 'TEMP' : 'TMPDIR'] = tmpdir;
+  const present = keys(self.env);
+  for (let i = 0; i < present.length; i++) if (wanted[present[i]] === undefined) delete self.env[present[i]];
   const names = keys(wanted);
   // Assigning tells V8 about a new time zone; an equal value costs nothing.
   for (let i = 0; i < names.length; i++) {
-    if (process.env[names[i]] !== wanted[names[i]]) process.env[names[i]] = wanted[names[i]];
+    if (self.env[names[i]] !== wanted[names[i]]) self.env[names[i]] = wanted[names[i]];
   }
-  if (process.cwd() !== cwd) process.chdir(cwd);
-  process.argv = [process.execPath, filename];
+  if (self.cwd() !== cwd) self.chdir(cwd);
+  self.argv = [self.execPath, filename];
   delete require.cache[__filename];
 }
 
@@ -384,7 +390,7 @@ function compileScript(job, code) {
   module.filename = filename;
   module.paths = Module._nodeModulePaths(folder);
   // `require.main` is what this names, as for any file that was started as a program.
-  process.mainModule = module;
+  self.mainModule = module;
   const require = createRequire(filename);
   return () => apply(compiled, module.exports, [module.exports, require, module, filename, folder]);
 }
@@ -392,7 +398,7 @@ function compileScript(job, code) {
 /** Writes a module to the working folder; gives what loads it. */
 function prepareModule({ filename }, code) {
   fs.writeFileSync(filename, code);
-  process.mainModule = undefined;
+  self.mainModule = undefined;
   // Globals, not declarations in the module: the module may well declare a `require` of its own.
   defineHidden(globalThis, 'require', createRequire(filename));
   defineHidden(globalThis, '__filename', filename);
@@ -408,17 +414,19 @@ function defineHidden(object, key, value) {
   defineProperty(object, key, { __proto__: null, value, configurable: true, writable: true, enumerable: false });
 }
 
-/** Whether `error` says that the text itself is no good, and not something that it loads. */
-function isOwnSyntaxError(error) {
+/** Whether `error` says that the text itself is no good, and not something that it runs. */
+function isOwnSyntaxError(error, isModule) {
   if (!isNativeError(error) || read(error, 'name') !== 'SyntaxError') return false;
   const stack = read(error, 'stack');
-  return typeof stack === 'string' && startsWith(stack, `${positions.shownAs}:`);
+  if (typeof stack !== 'string') return false;
+  // Of a module that does not parse Node tells no place; nobody's code is in the stack then.
+  return startsWith(stack, `${positions.shownAs}:`) || (isModule && !includes(cleanStack(stack), '\n    at '));
 }
 
 /** Puts the line, which V8 tells at the start of the stack only, into the message. */
 function withLine(error) {
-  if (!isOwnSyntaxError(error)) return error;
   const stack = userPosition(error.stack);
+  if (!startsWith(stack, `${positions.shownAs}:`)) return error;
   const start = positions.shownAs.length + 1;
   defineHidden(error, 'message', `${error.message} (line ${slice(stack, start, skipDigits(stack, start))})`);
   return error;
@@ -449,7 +457,7 @@ function settle(type, payload) {
 
 function fail(type, error) {
   settle(type, describe(error));
-  process.exitCode = 1;
+  self.exitCode = 1;
 }
 
 async function run(job, code, args) {
@@ -472,7 +480,7 @@ async function run(job, code, args) {
   try {
     tool = isModule ? await load() : load();
   } catch (error) {
-    return isOwnSyntaxError(error) ? fail(INVALID, withLine(error)) : fail(THREW, error);
+    return isOwnSyntaxError(error, isModule) ? fail(INVALID, withLine(error)) : fail(THREW, error);
   }
   if (typeof tool !== 'function') return fail(INVALID, noFunction(tool, isModule));
   let result;
@@ -506,13 +514,13 @@ function answer(result, maxResultBytes) {
 /** Tells the host how the process ends; changes nothing of how it ends. */
 function watch() {
   let drained = false;
-  process.on('uncaughtExceptionMonitor', (error, origin) => send(UNCAUGHT, describe(error, origin)));
-  process.on('beforeExit', () => {
+  self.on('uncaughtExceptionMonitor', (error, origin) => send(UNCAUGHT, describe(error, origin)));
+  self.on('beforeExit', () => {
     if (settled || drained) return;
     drained = true;
     send(DRAINED, '');
   });
-  process.on('exit', (code) => send(EXITING, `{"code":${code | 0}}`));
+  self.on('exit', (code) => send(EXITING, `{"code":${code | 0}}`));
 }
 
 /** Takes the one job of this process from the descriptor `fd` and runs it. */
@@ -523,7 +531,7 @@ function serve(fd) {
   const code = job === undefined ? undefined : receive(SOURCE);
   const args = code === undefined ? undefined : receive(ARGS);
   // The host went away or did not need this worker.
-  if (args === undefined) process.exit(0);
+  if (args === undefined) self.exit(0);
   const parsed = parse(job);
   if (parsed.version !== VERSION) throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
   if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
@@ -535,6 +543,6 @@ module.exports = { serve };
 
 if (require.main === module) {
   // Windows has no descriptor 3 to pass on: there the channel is a named pipe.
-  const pipe = process.env.NATIVE_SANDBOX_CHANNEL;
+  const pipe = self.env.NATIVE_SANDBOX_CHANNEL;
   serve(pipe === undefined ? CHANNEL_FD : fs.openSync(pipe, 'r+'));
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Path of the file that this code was loaded from: the addon, or a test's executable.
 #[cfg(unix)]
-pub fn own_library() -> PathBuf {
+pub(crate) fn own_library() -> PathBuf {
     use std::{ffi::CStr, os::unix::ffi::OsStrExt as _};
 
     // SAFETY: Dl_info is plain data that may be all zero; dladdr(3) fills it for any address of this process.

@@ -3,6 +3,8 @@
 //! `launcher.rs` is the Linux implementation (through the launcher process), `plain.rs` the one without it.
 
 #[cfg(unix)]
+pub mod choice;
+#[cfg(unix)]
 mod ends;
 #[cfg(target_os = "linux")]
 pub mod launcher;

@@ -1,6 +1,68 @@
 //! Source forms: which one a text has, and what the worker has to compile. Pure.
+//!
+//! | step | file |
+//! | --- | --- |
+//! | how much stack the text can need | `nesting.rs` |
+//! | text → tree, in the reading that fits | `parse.rs` |
+//! | tree → what the tool is, or why there is none | `classify.rs` |
+//! | what else the tree says: packages, free names | `facts.rs` |
+//! | tool → edits that make the text runnable | `wrap.rs` |
+//! | TypeScript and JSX → JavaScript and a source map | `typescript.rs` |
+//! | error texts with line, column and picture | `diagnostic.rs` |
+//!
+//! # Which function is the tool
+//!
+//! The first rule that applies decides:
+//!
+//! 1. `export default …` (also `export { f as default }`).
+//! 2. `module.exports = …`, `exports.x = …` or TypeScript's `export = …` at the top level.
+//! 3. The one statement that is a function: an arrow function, a function expression or an anonymous `function`. What stands
+//!    above and below it are helpers. Two of them are refused.
+//! 4. The last statement, if it is an object (`({ execute() {} })`), a name (`tool`), or a call of or with the function
+//!    that rule 5 would choose (`withRetry(execute)`).
+//! 5. The functions named at the top level (`function f`, `const f = () => …`), only the exported ones where any is exported:
+//!    the only one; else the one called `execute`, `handler` or `main`; else the only one that no other code refers to.
+//! 6. Code that fills `module` or `exports` in its own way (UMD); else the value of the last statement, if it can be a function.
+//!
+//! A text that is none of these is read again as a value (`{ execute() {} }`) and as the inside of an object
+//! (`async execute(args) {}`, `execute: async () => {}`).
+//!
+//! An object stands for its function `default`, `execute`, `handler` or `main`, in this order, or else for the only function
+//! in it; `this` is the object. Where only running the code can tell, a one-line check does, with an error that says so.
+//!
+//! # JavaScript or TypeScript
+//!
+//! `typescript` reads TypeScript, and with JSX only what cannot be read without, so that `<T>(x) => …` keeps its meaning.
+//! `node22` reads JavaScript, and only what is no JavaScript is read as TypeScript: models annotate without being
+//! asked, and running the code is more use than explaining a setting. Valid JavaScript is never stripped of anything.
+//! Imports that are used as types only, or not at all, go, as `tsc` has it. JSX calls `React.createElement` where
+//! `React` is bound at the top level, else the functions of `react/jsx-runtime`. Decorators are TypeScript's legacy ones.
 
+mod classify;
+mod diagnostic;
+mod facts;
+mod nesting;
+mod parse;
+mod typescript;
+mod wrap;
+
+use oxc_allocator::Allocator;
 use serde::Serialize;
+
+use diagnostic::Fault;
+use parse::{Language, Reading};
+
+/// Longest text that is read. The widest bundles of tools have some hundred kilobytes.
+pub const MAX_SOURCE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Stack that is taken from the caller's thread; callers have 1 MiB at least. Ordinary tools need less than 100 KiB.
+const INLINE_STACK_BYTES: usize = 512 * 1024;
+
+/// Stack of the largest thread that is started for a deeply nested text. Only what is used of it is ever committed.
+const MAX_STACK_BYTES: usize = 256 * 1024 * 1024;
+
+/// Stack on top of what the nesting needs: the passes' own frames.
+const BASE_STACK_BYTES: usize = 512 * 1024;
 
 /// `sandboxConfig.runtime`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,7 +80,8 @@ pub enum Kind {
     /// The body of a CommonJS function `(exports, require, module, __filename, __dirname) { … }` that *returns* the tool
     /// function. Sloppy mode unless the text says otherwise; `import()` works.
     Script,
-    /// An ES module whose default export is the tool function; `require`, `__filename`, `__dirname` are given by the worker.
+    /// An ES module whose default export is the tool function. It has to be loaded from a file: it brings its own `require`,
+    /// `__filename` and `__dirname` where it uses them, made from `import.meta`.
     Module,
 }
 
@@ -31,10 +94,14 @@ pub struct Prepared {
     pub code: String,
     /// Lines put before the user's first line.
     pub line_offset: i32,
-    /// Columns put before the user's text on its first line.
+    /// Columns (UTF-16 units) put before the tool function on the user's first line; 0 if it starts on another.
     pub column_offset: i32,
-    /// Source map (JSON) from `code` to the user's text, when the text was transformed.
+    /// Source map (version 3, JSON) from `code` to the user's text, when the text was transformed. Its one source is `tool`,
+    /// without content; places that are not the user's have no segment.
     pub source_map: Option<String>,
+    /// Packages that the code imports or requires by a literal name, in order of appearance, each once; no built-ins, no
+    /// relative paths, no URLs. For hints: what stands in a branch that never runs is named, too.
+    pub packages: Vec<String>,
 }
 
 /// Why a text cannot run. The message names line and column (1-based) and shows the place.
@@ -46,13 +113,99 @@ pub struct SourceError {
 }
 
 /// Classifies `text` and makes it runnable.
+///
+/// Microseconds for an ordinary tool. A text whose nesting could need more stack than a caller is sure to have is read on
+/// a thread of its own, for as long as this call takes.
 pub fn prepare(text: &str, runtime: Runtime) -> Result<Prepared, SourceError> {
-    let _ = runtime;
-    Ok(Prepared {
-        kind: Kind::Script,
-        code: format!("return (\n{text}\n);"),
-        line_offset: 1,
-        column_offset: 0,
-        source_map: None,
+    // Editors do not count a byte-order mark, so neither do places.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.len() > MAX_SOURCE_BYTES {
+        let message =
+            format!("The source text has {} bytes; at most {MAX_SOURCE_BYTES} are read", text.len());
+        return Err(Fault::refused(message, 0..0).render(&text[..text.floor_char_boundary(200)]));
+    }
+    let languages: &[Language] = match runtime {
+        Runtime::Node22 => &[Language::JavaScript, Language::TypeScript],
+        Runtime::TypeScript => &[Language::TypeScript],
+    };
+    let plain = on_stack(nesting::stack_bytes(text), || read(text, languages))
+        .unwrap_or_else(|fault| Err((usize::MAX, fault)));
+    let (progress, fault) = match plain {
+        Ok(prepared) => return Ok(prepared),
+        Err(failed) => failed,
+    };
+    if progress < text.len() && text.contains('<') {
+        if let Ok(Ok(prepared)) = on_stack(nesting::jsx_stack_bytes(text), || read(text, &[Language::Tsx])) {
+            return Ok(prepared);
+        }
+    }
+    Err(fault.render(text))
+}
+
+/// Runs `work` where it has `bytes` of stack.
+fn on_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T, Fault> {
+    if bytes <= INLINE_STACK_BYTES {
+        return Ok(work());
+    }
+    if bytes > MAX_STACK_BYTES {
+        return Err(Fault::refused("SyntaxError: The code nests too deeply, or is too large to tell", 0..0));
+    }
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("sandbox-source".to_owned())
+            .stack_size(bytes + BASE_STACK_BYTES)
+            .spawn_scoped(scope, work)
+            .map_err(|error| {
+                Fault::refused(format!("No thread could be started to read the code: {error}"), 0..0)
+            })?
+            .join()
+            .map_err(|_| Fault::refused("SyntaxError: The code could not be read", 0..0))
     })
+}
+
+/// The first reading of `text` in which it is a tool; else the fault of the one that came furthest, with how far.
+///
+/// A refusal of something well-formed counts as the whole text.
+fn read(text: &str, languages: &[Language]) -> Result<Prepared, (usize, Fault)> {
+    let mut furthest: Option<(usize, Fault)> = None;
+    for &language in languages {
+        for reading in Reading::ALL {
+            let allocator = Allocator::default();
+            match read_as(&allocator, text, language, reading) {
+                Ok(prepared) => return Ok(prepared),
+                Err(failed) => {
+                    if furthest.as_ref().is_none_or(|known| failed.0 > known.0) {
+                        furthest = Some(failed);
+                    }
+                }
+            }
+        }
+        // What is well-formed JavaScript is not tried as TypeScript.
+        if furthest.as_ref().is_some_and(|(progress, _)| *progress > text.len()) {
+            break;
+        }
+    }
+    Err(furthest.expect("there is a reading in a language"))
+}
+
+fn read_as(
+    allocator: &Allocator,
+    text: &str,
+    language: Language,
+    reading: Reading,
+) -> Result<Prepared, (usize, Fault)> {
+    let tree = parse::parse(allocator, text, language, reading)?;
+    let entry = classify::classify(&tree).map_err(|refusal| (text.len() + refusal.rank, refusal.fault))?;
+    let wrapped = wrap::wrap(&tree, &entry);
+    if language == Language::JavaScript {
+        return Ok(Prepared {
+            kind: tree.kind,
+            code: wrapped.code(text),
+            line_offset: 0,
+            column_offset: wrapped.column_offset(text),
+            source_map: None,
+            packages: tree.facts.packages(),
+        });
+    }
+    typescript::transform(allocator, text, &tree, &wrapped).map_err(|fault| (text.len(), fault))
 }

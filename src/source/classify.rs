@@ -1,0 +1,811 @@
+//! Tree → what the tool is, or why there is none. The rules are in the module's documentation.
+
+use oxc_ast::ast::{
+    Argument, AssignmentTarget, BindingPattern, ClassElement, Declaration, ExportDefaultDeclarationKind,
+    Expression, Function, MethodDefinitionKind, ModuleExportName, ObjectExpression, ObjectPropertyKind,
+    Program, PropertyKind, Statement, VariableDeclaration,
+};
+use oxc_semantic::SymbolId;
+use oxc_span::{GetSpan, Span};
+use oxc_syntax::scope::ScopeId;
+
+use super::diagnostic::Fault;
+use super::parse::{Reading, Tree};
+
+/// Names that make one of several functions the tool.
+const PREFERRED: [&str; 3] = ["execute", "handler", "main"];
+
+/// Keys of an object that are taken for the tool, in this order.
+pub(super) const KEYS: [&str; 4] = ["default", "execute", "handler", "main"];
+
+/// Candidates that an error names at most.
+const NAMED_IN_ERROR: usize = 5;
+
+/// Names that are followed from one to the next (`const a = b`) at most.
+const MAX_ALIASES: usize = 8;
+
+/// Where the tool is. `sure`: it is a function; else running the code has to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry<'t> {
+    /// A statement's expression.
+    Expression {
+        span: Span,
+        /// End of what stands before it, if anything does.
+        after: Option<u32>,
+        /// Nothing stands behind it.
+        last: bool,
+        sure: bool,
+    },
+    /// Something named at the top level.
+    Named { name: &'t str },
+    /// The default export; `unsure` is its expression where that has to be looked at.
+    Default { unsure: Option<Span> },
+    /// What the code has put into `module.exports`.
+    Assigned,
+    /// The text is the inside of an object, up to `end` or else to its end.
+    Members { end: Option<u32> },
+}
+
+/// Why a well-formed text is no tool.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) fault: Fault,
+    /// How sure it is that the text was meant as it was read; 0 is a guess.
+    pub(super) rank: usize,
+}
+
+/// What is known of a value without running anything.
+#[derive(Debug, Clone, Copy)]
+enum Value {
+    Function {
+        is_async: bool,
+    },
+    Generator,
+    Class,
+    /// An object, and whether it can stand for a function.
+    Object(Members),
+    /// Something that is never a function.
+    Data(&'static str),
+    Unknown,
+}
+
+/// What an object has, as far as the rule for objects asks.
+#[derive(Debug, Clone, Copy)]
+enum Members {
+    One,
+    MaybeOne,
+    None,
+    Several,
+    OnlyAccessor,
+    OnlyGenerator,
+}
+
+/// A function named at the top level.
+struct Candidate<'t> {
+    name: &'t str,
+    span: Span,
+    symbol: Option<SymbolId>,
+    /// The function's own scope, for telling recursion from use.
+    scope: Option<ScopeId>,
+    is_async: bool,
+    exported: bool,
+}
+
+pub(super) fn classify<'t>(tree: &'t Tree<'_>) -> Result<Entry<'t>, Refusal> {
+    match tree.reading {
+        Reading::Program => Text::new(tree).entry(),
+        Reading::Value => value_entry(tree),
+        Reading::Members => members_entry(tree),
+        Reading::ClassMembers => class_members_entry(tree),
+    }
+}
+
+/// A text read as it is.
+struct Text<'t, 'a> {
+    tree: &'t Tree<'a>,
+    body: &'t [Statement<'a>],
+    candidates: Vec<Candidate<'t>>,
+}
+
+impl<'t, 'a> Text<'t, 'a> {
+    fn new(tree: &'t Tree<'a>) -> Self {
+        let program: &'t Program<'a> = tree.program;
+        let mut text = Self { tree, body: &program.body, candidates: Vec::new() };
+        text.candidates = text.body.iter().flat_map(|statement| text.named_functions(statement)).collect();
+        text.mark_exported();
+        text
+    }
+
+    fn entry(&self) -> Result<Entry<'t>, Refusal> {
+        if let Some(entry) = self.default_export() {
+            return entry;
+        }
+        if let Some(entry) = self.assigned_exports() {
+            return entry;
+        }
+        if let Some(entry) = self.function_statement() {
+            return entry;
+        }
+        if let Some(entry) = self.last_value() {
+            return entry;
+        }
+        if !self.candidates.is_empty() {
+            return self.named();
+        }
+        if self.tree.is_free("module") || self.tree.is_free("exports") {
+            return Ok(Entry::Assigned);
+        }
+        self.any_value()
+    }
+
+    /// A refusal of the text as it stands.
+    fn refuse<T>(&self, message: impl Into<String>, span: Span) -> Result<T, Refusal> {
+        refuse(self.tree, message, span, 1)
+    }
+
+    // Rule 1.
+
+    fn default_export(&self) -> Option<Result<Entry<'t>, Refusal>> {
+        self.body.iter().find_map(|statement| match statement {
+            Statement::ExportDefaultDeclaration(export) => self.default_declaration(&export.declaration),
+            Statement::ExportNamedDeclaration(export) if export.export_kind.is_value() => {
+                let specifier =
+                    export.specifiers.iter().find(|specifier| specifier.exported.name() == "default")?;
+                let value = match &specifier.local {
+                    ModuleExportName::IdentifierReference(name) => {
+                        self.value_of_name(&name.name, MAX_ALIASES)
+                    }
+                    _ => Value::Unknown,
+                };
+                Some(self.accept(value, specifier.span, |_| Entry::Default { unsure: None }))
+            }
+            Statement::ExportFromDeclaration(export) => {
+                let named = export.specifiers.iter().any(|specifier| specifier.exported.name() == "default");
+                named.then_some(Ok(Entry::Default { unsure: None }))
+            }
+            _ => None,
+        })
+    }
+
+    fn default_declaration(
+        &self,
+        declaration: &'t ExportDefaultDeclarationKind<'a>,
+    ) -> Option<Result<Entry<'t>, Refusal>> {
+        let entry = |_| Entry::Default { unsure: None };
+        Some(match declaration {
+            ExportDefaultDeclarationKind::FunctionDeclaration(function) => {
+                function.body.as_ref()?;
+                self.accept(value_of_function(function), declaration.span(), entry)
+            }
+            ExportDefaultDeclarationKind::ClassDeclaration(class) => {
+                self.accept(Value::Class, class.span, entry)
+            }
+            ExportDefaultDeclarationKind::TSInterfaceDeclaration(_) => return None,
+            _ => {
+                let expression = declaration.as_expression()?;
+                let span = expression.span();
+                self.accept(self.value_of(expression), span, |sure| Entry::Default {
+                    unsure: (!sure).then_some(span),
+                })
+            }
+        })
+    }
+
+    // Rule 2.
+
+    fn assigned_exports(&self) -> Option<Result<Entry<'t>, Refusal>> {
+        let mut whole = None;
+        let mut count = 0;
+        for statement in self.body {
+            match statement {
+                Statement::TSExportAssignment(export) => {
+                    (whole, count) = (Some(&export.expression), count + 1)
+                }
+                Statement::ExpressionStatement(statement) => {
+                    if let Some(assignment) = self.exports_assignment(&statement.expression) {
+                        (whole, count) = (assignment.or(whole), count + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if count == 0 {
+            return None;
+        }
+        // With several assignments, or with parts only, the object that results is looked at when it is there.
+        Some(match whole {
+            Some(expression) if count == 1 => {
+                self.accept(self.value_of(expression), expression.span(), |_| Entry::Assigned)
+            }
+            _ => Ok(Entry::Assigned),
+        })
+    }
+
+    /// Whether `expression` assigns to `module.exports` or `exports`; the value where that is all of `module.exports`.
+    fn exports_assignment(&self, expression: &'t Expression<'a>) -> Option<Option<&'t Expression<'a>>> {
+        let Expression::AssignmentExpression(assignment) = expression.get_inner_expression() else {
+            return None;
+        };
+        let value = assignment.right.get_inner_expression();
+        let (root, depth) = match &assignment.left {
+            AssignmentTarget::AssignmentTargetIdentifier(name) => (name.name.as_str(), 0),
+            target => target.as_member_expression().and_then(|member| root_of(member.object()))?,
+        };
+        let through = self.exports_assignment(value);
+        if !self.tree.is_free(root) {
+            return through;
+        }
+        match (root, depth) {
+            ("module", 1) => Some(through.flatten().or(Some(value))),
+            ("module", 2..) | ("exports", 1..) => Some(None),
+            // `exports = module.exports = f`
+            _ => through,
+        }
+    }
+
+    // Rule 3.
+
+    fn function_statement(&self) -> Option<Result<Entry<'t>, Refusal>> {
+        let found: Vec<(usize, Span, Value)> = self
+            .body
+            .iter()
+            .enumerate()
+            .filter_map(|(index, statement)| match statement {
+                Statement::ExpressionStatement(statement) => match value_of_literal(&statement.expression) {
+                    value @ (Value::Function { .. } | Value::Generator) => {
+                        Some((index, statement.expression.span(), value))
+                    }
+                    _ => None,
+                },
+                Statement::FunctionDeclaration(function) if function.id.is_none() => {
+                    Some((index, function.span, value_of_function(function)))
+                }
+                _ => None,
+            })
+            .collect();
+        match found[..] {
+            [] => None,
+            [(index, span, value)] => {
+                Some(self.accept(value, span, |sure| self.expression_entry(index, span, sure)))
+            }
+            [_, (_, span, _), ..] => Some(self.refuse(
+                format!("The text has {} functions that could be the tool; the second is here", found.len()),
+                span,
+            )),
+        }
+    }
+
+    fn expression_entry(&self, index: usize, span: Span, sure: bool) -> Entry<'t> {
+        let program: &'t Program<'a> = self.tree.program;
+        let before = index.checked_sub(1).map(|before| self.body[before].span().end);
+        let after = before.or_else(|| program.directives.last().map(|directive| directive.span.end));
+        let last = self.body[index + 1..].iter().all(is_nothing);
+        Entry::Expression { span, after, last, sure }
+    }
+
+    // Rule 4.
+
+    fn last_value(&self) -> Option<Result<Entry<'t>, Refusal>> {
+        let (index, expression) = self.last_expression()?;
+        let span = expression.span();
+        let accept = |value| Some(self.accept(value, span, |sure| self.expression_entry(index, span, sure)));
+        match expression.get_inner_expression() {
+            Expression::Identifier(_) => accept(self.value_of(expression)),
+            Expression::ObjectExpression(object) => match members_of(object) {
+                // `({ a: 1 })` below a function says nothing about it.
+                Members::None if !self.candidates.is_empty() => None,
+                members => accept(Value::Object(members)),
+            },
+            _ => {
+                let call = Call::of(expression)?;
+                let chosen = self.choose().ok()?;
+                if call.callee == Some(chosen.name) {
+                    if chosen.is_async || call.chained {
+                        return Some(self.refuse(
+                            format!("The code calls `{}` itself; the text has to be the function, and the caller calls it", chosen.name),
+                            span,
+                        ));
+                    }
+                    return accept(Value::Unknown);
+                }
+                let uses = call.callee != Some("__name") && call.arguments.contains(&chosen.name);
+                if uses { accept(Value::Unknown) } else { None }
+            }
+        }
+    }
+
+    fn last_expression(&self) -> Option<(usize, &'t Expression<'a>)> {
+        let index = self.body.iter().rposition(|statement| !is_nothing(statement))?;
+        match &self.body[index] {
+            Statement::ExpressionStatement(statement) => Some((index, &statement.expression)),
+            _ => None,
+        }
+    }
+
+    // Rule 5.
+
+    fn named(&self) -> Result<Entry<'t>, Refusal> {
+        let chosen = self.choose()?;
+        Ok(Entry::Named { name: chosen.name })
+    }
+
+    fn choose(&self) -> Result<&Candidate<'t>, Refusal> {
+        let exported = self.candidates.iter().any(|candidate| candidate.exported);
+        let candidates: Vec<&Candidate<'t>> =
+            self.candidates.iter().filter(|candidate| candidate.exported == exported).collect();
+        if let [only] = candidates[..] {
+            return Ok(only);
+        }
+        if let Some(preferred) =
+            PREFERRED.iter().find_map(|name| candidates.iter().find(|candidate| candidate.name == *name))
+        {
+            return Ok(preferred);
+        }
+        let mut unused = candidates.iter().filter(|candidate| !self.is_used(candidate));
+        if let (Some(only), None) = (unused.next(), unused.next()) {
+            return Ok(only);
+        }
+        let mut names: Vec<String> =
+            candidates.iter().take(NAMED_IN_ERROR).map(|candidate| format!("`{}`", candidate.name)).collect();
+        if candidates.len() > NAMED_IN_ERROR {
+            names.push("…".to_owned());
+        }
+        let span = candidates.last().map_or_else(Span::default, |candidate| candidate.span);
+        let message = if names.is_empty() {
+            "The text has no function".to_owned()
+        } else {
+            format!(
+                "Several functions could be the tool: {}. Call one `execute`, or end with `export default` and its name",
+                names.join(", ")
+            )
+        };
+        self.refuse(message, span)
+    }
+
+    /// Whether code outside of the function refers to it; a bundler's `__name(f, "f")` does not count.
+    fn is_used(&self, candidate: &Candidate<'t>) -> bool {
+        let Some(symbol) = candidate.symbol else { return false };
+        let scoping = &self.tree.scoping;
+        let outside = |at: ScopeId| {
+            candidate.scope.is_none_or(|own| at != own && !scoping.scope_is_descendant_of(at, own))
+        };
+        let uses =
+            scoping.get_resolved_references(symbol).filter(|reference| outside(reference.scope_id())).count();
+        uses > self.salted(candidate.name)
+    }
+
+    fn salted(&self, name: &str) -> usize {
+        let salts = |statement: &&Statement<'a>| match statement {
+            Statement::ExpressionStatement(statement) => Call::of(&statement.expression)
+                .is_some_and(|call| call.callee == Some("__name") && call.arguments.first() == Some(&name)),
+            _ => false,
+        };
+        self.body.iter().filter(salts).count()
+    }
+
+    fn named_functions(&self, statement: &'t Statement<'a>) -> Vec<Candidate<'t>> {
+        match statement {
+            Statement::FunctionDeclaration(function) => declared(function, false).into_iter().collect(),
+            Statement::VariableDeclaration(variables) => assigned(variables, false),
+            Statement::ExportDeclaration(export) => match &export.declaration {
+                Declaration::FunctionDeclaration(function) => declared(function, true).into_iter().collect(),
+                Declaration::VariableDeclaration(variables) => assigned(variables, true),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    /// `export { f, g }`.
+    fn mark_exported(&mut self) {
+        for statement in self.body {
+            let Statement::ExportNamedDeclaration(export) = statement else { continue };
+            for specifier in &export.specifiers {
+                let local = specifier.local.name();
+                if let Some(candidate) = self.candidates.iter_mut().find(|candidate| candidate.name == local)
+                {
+                    candidate.exported = true;
+                }
+            }
+        }
+    }
+
+    // Rule 6.
+
+    fn any_value(&self) -> Result<Entry<'t>, Refusal> {
+        if let Some((index, expression)) = self.last_expression() {
+            let span = expression.span();
+            let value = match Call::of(expression) {
+                Some(call) if call.chained => Value::Data("a promise"),
+                Some(call) if call.callee == Some("console") => Value::Data("nothing"),
+                _ => self.value_of(expression),
+            };
+            return self.accept(value, span, |sure| self.expression_entry(index, span, sure));
+        }
+        for statement in self.body {
+            let value = match statement {
+                Statement::FunctionDeclaration(function) => value_of_function(function),
+                Statement::ClassDeclaration(_) => Value::Class,
+                Statement::ExportDeclaration(export) => match &export.declaration {
+                    Declaration::FunctionDeclaration(function) => value_of_function(function),
+                    Declaration::ClassDeclaration(_) => Value::Class,
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            if let Value::Generator | Value::Class = value {
+                return self.accept(value, statement.span(), |_| Entry::Assigned);
+            }
+        }
+        let program: &'t Program<'a> = self.tree.program;
+        match (self.body.iter().find(|statement| !is_nothing(statement)), program.directives.first()) {
+            (Some(statement), _) => self
+                .refuse("The text has statements, but no function that could be the tool", statement.span()),
+            (None, Some(directive)) => self.refuse("The text is a string, not a function", directive.span),
+            (None, None) => {
+                match self.body.iter().find(|statement| !matches!(statement, Statement::EmptyStatement(_))) {
+                    Some(types) => self.refuse("The text has types, but no function", types.span()),
+                    None => self.refuse("The text has no code", Span::default()),
+                }
+            }
+        }
+    }
+
+    // Values.
+
+    /// `entry` if `value` can be a function; it is told whether that is sure.
+    fn accept(
+        &self,
+        value: Value,
+        span: Span,
+        entry: impl FnOnce(bool) -> Entry<'t>,
+    ) -> Result<Entry<'t>, Refusal> {
+        match why_not(value) {
+            Some(message) => self.refuse(message, span),
+            None => Ok(entry(matches!(value, Value::Function { .. }))),
+        }
+    }
+
+    fn value_of(&self, expression: &Expression<'a>) -> Value {
+        self.value_within(expression, MAX_ALIASES)
+    }
+
+    fn value_within(&self, expression: &Expression<'a>, aliases: usize) -> Value {
+        match expression.get_inner_expression() {
+            Expression::Identifier(name) => self.value_of_name(&name.name, aliases),
+            literal => value_of_literal(literal),
+        }
+    }
+
+    /// The value of something declared once at the top level and never assigned again, as far as its declaration tells.
+    fn value_of_name(&self, name: &str, aliases: usize) -> Value {
+        if aliases == 0 {
+            return Value::Unknown;
+        }
+        let declarations = self.body.iter().filter_map(|statement| match statement {
+            Statement::ExportDeclaration(export) => Some(&export.declaration),
+            statement => statement.as_declaration(),
+        });
+        for declaration in declarations {
+            match declaration {
+                Declaration::FunctionDeclaration(function)
+                    if is_named(function.id.as_ref().map(|id| id.name.as_str()), name) =>
+                {
+                    return value_of_function(function);
+                }
+                Declaration::ClassDeclaration(class)
+                    if is_named(class.id.as_ref().map(|id| id.name.as_str()), name) =>
+                {
+                    return Value::Class;
+                }
+                Declaration::VariableDeclaration(variables) => {
+                    let same = |pattern: &BindingPattern<'a>| {
+                        pattern.get_identifier_name().is_some_and(|bound| bound == name)
+                    };
+                    if let Some(variable) = variables.declarations.iter().find(|variable| same(&variable.id))
+                    {
+                        let fixed = variables.kind.is_const();
+                        let value = variable
+                            .init
+                            .as_ref()
+                            .map_or(Value::Unknown, |init| self.value_within(init, aliases - 1));
+                        // What can be assigned again is at best what it looks like.
+                        return if fixed || matches!(value, Value::Function { .. }) {
+                            value
+                        } else {
+                            Value::Unknown
+                        };
+                    }
+                }
+                _ => {}
+            }
+        }
+        match name {
+            "undefined" | "NaN" | "Infinity" if self.tree.is_free(name) => Value::Data("no function"),
+            _ => Value::Unknown,
+        }
+    }
+}
+
+fn is_named(own: Option<&str>, name: &str) -> bool {
+    own == Some(name)
+}
+
+fn declared<'t>(function: &'t Function<'_>, exported: bool) -> Option<Candidate<'t>> {
+    let (Value::Function { is_async }, Some(id), Some(_)) =
+        (value_of_function(function), &function.id, &function.body)
+    else {
+        return None;
+    };
+    let (name, span) = (id.name.as_str(), id.span);
+    Some(Candidate {
+        name,
+        span,
+        symbol: id.symbol_id.get(),
+        scope: function.scope_id.get(),
+        is_async,
+        exported,
+    })
+}
+
+fn assigned<'t>(variables: &'t VariableDeclaration<'_>, exported: bool) -> Vec<Candidate<'t>> {
+    let functions = variables.declarations.iter().filter_map(|variable| {
+        let BindingPattern::BindingIdentifier(id) = &variable.id else { return None };
+        let init = variable.init.as_ref()?;
+        let Value::Function { is_async } = value_of_literal(init) else { return None };
+        let scope = match init.get_inner_expression() {
+            Expression::ArrowFunctionExpression(arrow) => arrow.scope_id.get(),
+            Expression::FunctionExpression(function) => function.scope_id.get(),
+            _ => None,
+        };
+        Some(Candidate {
+            name: id.name.as_str(),
+            span: id.span,
+            symbol: id.symbol_id.get(),
+            scope,
+            is_async,
+            exported,
+        })
+    });
+    functions.collect()
+}
+
+/// A statement that leaves nothing behind at run time.
+fn is_nothing(statement: &Statement<'_>) -> bool {
+    match statement {
+        Statement::EmptyStatement(_)
+        | Statement::TSTypeAliasDeclaration(_)
+        | Statement::TSInterfaceDeclaration(_) => true,
+        Statement::FunctionDeclaration(function) => function.body.is_none(),
+        _ => false,
+    }
+}
+
+fn value_of_function(function: &Function<'_>) -> Value {
+    if function.generator { Value::Generator } else { Value::Function { is_async: function.r#async } }
+}
+
+/// The value of an expression by its form alone.
+fn value_of_literal(expression: &Expression<'_>) -> Value {
+    match expression.get_inner_expression() {
+        Expression::ArrowFunctionExpression(arrow) => Value::Function { is_async: arrow.r#async },
+        Expression::FunctionExpression(function) => value_of_function(function),
+        Expression::ClassExpression(_) => Value::Class,
+        Expression::ObjectExpression(object) => Value::Object(members_of(object)),
+        Expression::NumericLiteral(_) | Expression::BigIntLiteral(_) => Value::Data("a number"),
+        Expression::StringLiteral(_) | Expression::TemplateLiteral(_) => Value::Data("a string"),
+        // A fence of Markdown reads as a template with a template for its tag.
+        Expression::TaggedTemplateExpression(tagged)
+            if matches!(value_of_literal(&tagged.tag), Value::Data(_)) =>
+        {
+            Value::Data("in a fence of backquotes")
+        }
+        Expression::BooleanLiteral(_) => Value::Data("a boolean"),
+        Expression::NullLiteral(_) => Value::Data("null"),
+        Expression::RegExpLiteral(_) => Value::Data("a regular expression"),
+        Expression::ArrayExpression(_) => Value::Data("an array"),
+        Expression::JSXElement(_) | Expression::JSXFragment(_) => Value::Data("an element"),
+        Expression::ImportExpression(_) => Value::Data("a promise"),
+        Expression::UnaryExpression(_)
+        | Expression::UpdateExpression(_)
+        | Expression::BinaryExpression(_)
+        | Expression::PrivateInExpression(_)
+        | Expression::ImportMeta(_)
+        | Expression::ThisExpression(_) => Value::Data("no function"),
+        _ => Value::Unknown,
+    }
+}
+
+/// What keeps `value` from being a tool.
+fn why_not(value: Value) -> Option<String> {
+    let generator = "A generator cannot be a tool: what it yields has no way back to the caller. Return an array, or await";
+    Some(match value {
+        Value::Function { .. } | Value::Unknown | Value::Object(Members::One | Members::MaybeOne) => {
+            return None;
+        }
+        Value::Generator | Value::Object(Members::OnlyGenerator) => generator.to_owned(),
+        Value::Class => {
+            "A class cannot be a tool: nobody would make an instance of it. Write a function that does"
+                .to_owned()
+        }
+        Value::Object(Members::None) => "The text is an object without a function".to_owned(),
+        Value::Object(Members::Several) => {
+            "The object has several functions, none of them called `execute`, `handler` or `main`".to_owned()
+        }
+        Value::Object(Members::OnlyAccessor) => {
+            "A getter or setter cannot be a tool: it takes no arguments. Write a method".to_owned()
+        }
+        Value::Data("no function") => "The text is not a function".to_owned(),
+        Value::Data(what) => format!("The text is {what}, not a function"),
+    })
+}
+
+/// Tells by the form of an object which function it stands for. `wrap::PICK` decides the same when the code runs.
+fn members_of(object: &ObjectExpression<'_>) -> Members {
+    let (mut functions, mut plain, mut generators, mut accessors, mut open) = (0, 0, 0, 0, false);
+    for property in &object.properties {
+        let ObjectPropertyKind::ObjectProperty(property) = property else {
+            open = true;
+            continue;
+        };
+        if property.kind != PropertyKind::Init {
+            accessors += 1;
+            continue;
+        }
+        let value = value_of_literal(&property.value);
+        let key = property.key.static_name();
+        if let Value::Function { .. } = value
+            && key.as_deref().is_some_and(|key| KEYS.contains(&key))
+        {
+            return Members::One;
+        }
+        match value {
+            Value::Function { .. } => (functions, plain) = (functions + 1, plain + 1),
+            Value::Generator => (functions, generators) = (functions + 1, generators + 1),
+            Value::Class => functions += 1,
+            Value::Unknown => open = true,
+            Value::Object(_) | Value::Data(_) => {}
+        }
+    }
+    match (functions, open) {
+        (_, true) => Members::MaybeOne,
+        (1, false) if plain == 1 => Members::One,
+        (1, false) if generators == 1 => Members::OnlyGenerator,
+        (0 | 1, false) if accessors > 0 => Members::OnlyAccessor,
+        (0 | 1, false) => Members::None,
+        _ => Members::Several,
+    }
+}
+
+/// The name at the start of `a.b.c`, and how many members were taken of it, the one assigned included.
+fn root_of<'t>(object: &'t Expression<'_>) -> Option<(&'t str, usize)> {
+    let (mut object, mut depth) = (object, 1);
+    loop {
+        match object.get_inner_expression() {
+            Expression::Identifier(name) => return Some((name.name.as_str(), depth)),
+            other => (object, depth) = (other.as_member_expression()?.object(), depth + 1),
+        }
+    }
+}
+
+/// A call as a statement.
+struct Call<'t> {
+    /// The name that is called, or the one whose member is.
+    callee: Option<&'t str>,
+    /// Something is done with the result: `f().catch(…)`.
+    chained: bool,
+    /// Names among the arguments.
+    arguments: Vec<&'t str>,
+}
+
+impl<'t> Call<'t> {
+    fn of(expression: &'t Expression<'_>) -> Option<Self> {
+        let mut expression = expression.get_inner_expression();
+        let mut chained = false;
+        loop {
+            match expression {
+                Expression::AwaitExpression(await_) => expression = await_.argument.get_inner_expression(),
+                Expression::UnaryExpression(unary) => expression = unary.argument.get_inner_expression(),
+                Expression::CallExpression(call) => {
+                    let callee = call.callee.get_inner_expression();
+                    if let Some(member) = callee.as_member_expression() {
+                        let then = matches!(
+                            member.static_property_name().as_deref(),
+                            Some("then" | "catch" | "finally")
+                        );
+                        let inner = member.object().get_inner_expression();
+                        if then && matches!(inner, Expression::CallExpression(_)) {
+                            (expression, chained) = (inner, true);
+                            continue;
+                        }
+                    }
+                    let names = call.arguments.iter().filter_map(Argument::as_expression);
+                    let arguments = names
+                        .filter_map(|argument| {
+                            argument.get_identifier_reference().map(|name| name.name.as_str())
+                        })
+                        .collect();
+                    let callee = root_of(callee).map(|(name, _)| name);
+                    return Some(Self { callee, chained, arguments });
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+// Other readings.
+
+fn refuse<T>(tree: &Tree<'_>, message: impl Into<String>, span: Span, rank: usize) -> Result<T, Refusal> {
+    Err(Refusal { fault: Fault::refused(message, tree.range(span)), rank })
+}
+
+/// A reading that the text was surely not meant for.
+fn misread<T>(tree: &Tree<'_>) -> Result<T, Refusal> {
+    refuse(tree, "The text is not a function", Span::default(), 0)
+}
+
+fn only_expression<'t, 'a>(tree: &'t Tree<'a>) -> Option<&'t Expression<'a>> {
+    let program: &'t Program<'a> = tree.program;
+    match program.body.as_slice() {
+        [Statement::ExpressionStatement(statement), rest @ ..] if rest.iter().all(is_nothing) => {
+            Some(&statement.expression)
+        }
+        _ => None,
+    }
+}
+
+fn value_entry<'t>(tree: &'t Tree<'_>) -> Result<Entry<'t>, Refusal> {
+    let Some(Expression::UnaryExpression(void)) = only_expression(tree) else { return misread(tree) };
+    let Expression::ObjectExpression(object) = void.argument.get_inner_expression() else {
+        return misread(tree);
+    };
+    match why_not(Value::Object(members_of(object))) {
+        Some(message) => refuse(tree, message, object.span, 2),
+        None => Ok(Entry::Expression { span: void.argument.span(), after: None, last: true, sure: false }),
+    }
+}
+
+fn members_entry<'t>(tree: &'t Tree<'_>) -> Result<Entry<'t>, Refusal> {
+    let Some(Expression::ParenthesizedExpression(around)) = only_expression(tree) else {
+        return misread(tree);
+    };
+    let Expression::ObjectExpression(object) = &around.expression else { return misread(tree) };
+    let whole = object.span.start == 1 && object.span.end == tree.length + tree.reading.base() + 2;
+    let members = members_of(object);
+    // `({name})` is an object, too, but nobody writes a tool as that.
+    let has_function = object.properties.iter().any(|property| match property {
+        ObjectPropertyKind::ObjectProperty(property) => {
+            matches!(value_of_literal(&property.value), Value::Function { .. } | Value::Generator)
+        }
+        ObjectPropertyKind::SpreadProperty(_) => false,
+    });
+    if !whole || !has_function {
+        return misread(tree);
+    }
+    match why_not(Value::Object(members)) {
+        None => Ok(Entry::Members { end: None }),
+        Some(message) => {
+            let span = object.properties.first().map_or(object.span, GetSpan::span);
+            refuse(tree, message, span, 2)
+        }
+    }
+}
+
+fn class_members_entry<'t>(tree: &'t Tree<'_>) -> Result<Entry<'t>, Refusal> {
+    let Some(Expression::ParenthesizedExpression(around)) = only_expression(tree) else {
+        return misread(tree);
+    };
+    let Expression::ClassExpression(class) = &around.expression else { return misread(tree) };
+    let whole = class.span.end == tree.length + tree.reading.base() + 2;
+    let [ClassElement::MethodDefinition(method)] = class.body.body.as_slice() else { return misread(tree) };
+    let kind = if method.value.generator { Value::Generator } else { Value::Object(Members::OnlyAccessor) };
+    match method.kind {
+        MethodDefinitionKind::Constructor => misread(tree),
+        _ if !whole || method.r#static || method.computed || !method.decorators.is_empty() => misread(tree),
+        MethodDefinitionKind::Method if !method.value.generator => {
+            Ok(Entry::Members { end: Some(method.span.end) })
+        }
+        _ => refuse(tree, why_not(kind).unwrap_or_default(), method.span, 2),
+    }
+}

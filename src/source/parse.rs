@@ -1,0 +1,189 @@
+//! Text → tree. One text can be read in more than one way; see [`Reading`].
+
+use std::ops::Range;
+
+use oxc_allocator::Allocator;
+use oxc_ast::ast::{Program, Statement};
+use oxc_diagnostics::OxcDiagnostic;
+use oxc_parser::{ParseOptions, Parser, ParserReturn};
+use oxc_semantic::{Scoping, SemanticBuilder};
+use oxc_span::{SourceType, Span};
+
+use super::Kind;
+use super::diagnostic::{EXPECTED, Fault};
+use super::facts::Facts;
+
+/// What the text is read as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Language {
+    /// Without JSX, as Node reads it.
+    JavaScript,
+    /// Without JSX.
+    TypeScript,
+    /// TypeScript with JSX.
+    Tsx,
+}
+
+/// What is put around the text to read it. Places in the tree count the prefix, see [`Tree::range`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// Nothing: a program.
+    Program,
+    /// `void` before: a value, though it starts with `{`.
+    Value,
+    /// Braces around: the inside of an object, `async execute() {}`.
+    Members,
+    /// A class around: as `Members`, but a `;` may follow.
+    ClassMembers,
+}
+
+impl Reading {
+    /// In the order in which they are tried.
+    pub(super) const ALL: [Self; 4] = [Self::Program, Self::Value, Self::Members, Self::ClassMembers];
+
+    const fn around(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Program => ("", ""),
+            Self::Value => ("void ", ""),
+            Self::Members => ("({", "\n})"),
+            Self::ClassMembers => ("(class{", "\n})"),
+        }
+    }
+
+    /// Bytes before the text.
+    #[expect(clippy::cast_possible_truncation, reason = "a prefix has a few bytes")]
+    pub(super) const fn base(self) -> u32 {
+        self.around().0.len() as u32
+    }
+}
+
+/// A text without syntax errors.
+pub(super) struct Tree<'a> {
+    pub(super) program: &'a mut Program<'a>,
+    pub(super) scoping: Scoping,
+    pub(super) facts: Facts,
+    pub(super) kind: Kind,
+    pub(super) language: Language,
+    pub(super) reading: Reading,
+    /// Length of the user's text in bytes.
+    pub(super) length: u32,
+}
+
+impl Tree<'_> {
+    /// Where `span` is in the user's text.
+    pub(super) fn range(&self, span: Span) -> Range<usize> {
+        range(span, self.reading)
+    }
+
+    /// Whether `name` is used and nowhere declared.
+    pub(super) fn is_free(&self, name: &str) -> bool {
+        self.scoping.root_unresolved_references().keys().any(|free| free.as_str() == name)
+    }
+}
+
+/// Reads `text`. On failure: how far the reading came (bytes of the text), and what is wrong there.
+pub(super) fn parse<'a>(
+    allocator: &'a Allocator,
+    text: &str,
+    language: Language,
+    reading: Reading,
+) -> Result<Tree<'a>, (usize, Fault)> {
+    let (before, after) = reading.around();
+    let padded: &'a str = allocator.alloc_concat_strs_array([before, text, after]);
+    let any = match language {
+        Language::JavaScript => SourceType::unambiguous(),
+        Language::TypeScript => SourceType::ts(),
+        Language::Tsx => SourceType::tsx(),
+    };
+    let (parsed, scoping, mut errors) = check(allocator, padded, any);
+    let awaits =
+        |scoping: &Scoping| scoping.root_unresolved_references().keys().any(|name| name.as_str() == "await");
+    let (program, scoping) = match (parsed, scoping) {
+        // `await (x)` at the top level is a call in a script, and `for await` an error; both are fine in a module.
+        (Some(program), Some(scoping)) if errors.is_empty() && !awaits(&scoping) => (program, scoping),
+        first => match check(allocator, padded, any.with_module(true)) {
+            (Some(program), Some(scoping), module_errors) if module_errors.is_empty() => (program, scoping),
+            _ => match first {
+                (Some(program), Some(scoping)) if errors.is_empty() => (program, scoping),
+                (program, _) => return Err(fault(text, reading, program.is_some(), errors.swap_remove(0))),
+            },
+        },
+    };
+    let facts = Facts::of(program);
+    if language == Language::JavaScript && facts.typescript_only {
+        let error = Fault::refused("SyntaxError: The code has syntax of TypeScript", 0..0);
+        return Err((text.len(), error));
+    }
+    let kind = kind_of(program);
+    let length = u32::try_from(text.len()).expect("texts are limited");
+    Ok(Tree { program, scoping, facts, kind, language, reading, length })
+}
+
+type Checked<'a> = (Option<&'a mut Program<'a>>, Option<Scoping>, Vec<OxcDiagnostic>);
+
+/// Parses, resolves names and checks all early errors.
+fn check<'a>(allocator: &'a Allocator, text: &'a str, source_type: SourceType) -> Checked<'a> {
+    let options = ParseOptions { parse_regular_expression: true, ..ParseOptions::default() };
+    let ParserReturn { program, diagnostics, panicked, .. } =
+        Parser::new(allocator, text, source_type).with_options(options).parse();
+    let mut errors = diagnostics.into_vec();
+    if panicked {
+        // The last one ended the parse; those before it are often its first signs.
+        errors.reverse();
+        return (None, None, errors);
+    }
+    drop_nameless_function(&program, &mut errors);
+    let program = allocator.alloc(program);
+    if !errors.is_empty() {
+        return (Some(program), None, errors);
+    }
+    let (scoping, errors) = resolve(program);
+    (Some(program), Some(scoping), errors)
+}
+
+/// Names of a program, and the early errors that need them.
+fn resolve(program: &Program<'_>) -> (Scoping, Vec<OxcDiagnostic>) {
+    let checked = SemanticBuilder::new_compiler().with_enum_eval(true).build(program);
+    (checked.semantic.into_scoping(), checked.diagnostics.into_vec())
+}
+
+/// `function ({ a }) { … }` as a statement lacks a name, which the parser tells and survives. As the tool it needs none.
+fn drop_nameless_function(program: &Program<'_>, errors: &mut Vec<OxcDiagnostic>) {
+    let mut nameless = program.body.iter().filter_map(|statement| match statement {
+        Statement::FunctionDeclaration(function) if function.id.is_none() => Some(function.params.span.start),
+        _ => None,
+    });
+    let (Some(parameters), None, [error]) = (nameless.next(), nameless.next(), errors.as_slice()) else {
+        return;
+    };
+    let about_it = error.labels.first().is_some_and(|label| label.offset() <= parameters);
+    if about_it && error.message.starts_with("Expected function name") {
+        errors.clear();
+    }
+}
+
+/// `export =` makes a TypeScript file a module for the parser; what it means is `module.exports =`.
+fn kind_of(program: &Program<'_>) -> Kind {
+    let assigns = program.body.iter().any(|statement| matches!(statement, Statement::TSExportAssignment(_)));
+    if program.source_type.is_module() && !assigns { Kind::Module } else { Kind::Script }
+}
+
+fn range(span: Span, reading: Reading) -> Range<usize> {
+    let of_text = |at: u32| at.saturating_sub(reading.base()) as usize;
+    of_text(span.start)..of_text(span.end)
+}
+
+/// `whole`: the parser came to the end in spite of the error.
+fn fault(text: &str, reading: Reading, whole: bool, error: OxcDiagnostic) -> (usize, Fault) {
+    let inner = error.inner_owned();
+    let label = inner.labels.first();
+    let (start, length) = label.map_or((0, 0), |label| (label.offset() as usize, label.len() as usize));
+    let at = |offset: usize| offset.saturating_sub(reading.base() as usize).min(text.len());
+    let place = at(start)..at(start + length);
+    let mut help = inner.help.map(|help| format!("Help: {help}")).unwrap_or_default();
+    if inner.message.contains("'return' statement") {
+        EXPECTED.clone_into(&mut help);
+    }
+    let progress = if whole { text.len() } else { place.start };
+    (progress, Fault { message: format!("SyntaxError: {}", inner.message), range: place, help })
+}

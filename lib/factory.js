@@ -4,7 +4,7 @@
 
 const { SandboxError, callSite, invalidConfig, standAt } = require('./errors.js');
 const { log } = require('./logger.js');
-const { NativeSandboxExecutor, configure, execute } = require('./native-executor.js');
+const { NativeSandboxExecutor, cleanUp, configure, execute } = require('./native-executor.js');
 const { attempt } = require('./options.js');
 const { UNAVAILABLE } = require('./vercel-executor.js');
 
@@ -54,7 +54,7 @@ class SandboxExecutorFactory {
     log(NAME, 'info', {}, 'Cleaning up sandbox executors');
     const executor = this.#nativeExecutor;
     this.#nativeExecutor = undefined;
-    await executor?.cleanup();
+    if (executor) await cleanUp(executor, this === SandboxExecutorFactory.#instance);
     log(NAME, 'info', {}, 'Sandbox executor cleanup completed');
   }
 

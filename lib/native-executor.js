@@ -22,6 +22,12 @@ let nextCallId = 1;
  */
 let execute;
 
+/**
+ * Cleans an executor up for another class of this package; with `drain`, what belongs to the process goes too.
+ * @type {(executor: NativeSandboxExecutor, drain: boolean) => Promise<void>}
+ */
+let cleanUp;
+
 class NativeSandboxExecutor {
   static #instance;
   #own;
@@ -29,6 +35,7 @@ class NativeSandboxExecutor {
 
   static {
     execute = (executor, ...call) => executor.#execute(...call);
+    cleanUp = (executor, drain) => executor.#cleanUp(drain);
   }
 
   static getInstance() {
@@ -44,10 +51,15 @@ class NativeSandboxExecutor {
     return this.#execute(callSite(NativeSandboxExecutor.prototype.executeFunctionTool), toolId, args, config, call);
   }
 
-  async cleanup() {
+  cleanup() {
+    // What belongs to the process goes with the process's instance only: others lease sandboxes, they own none.
+    return this.#cleanUp(this === NativeSandboxExecutor.#instance);
+  }
+
+  async #cleanUp(drain) {
     if (!this.#core) return;
     try {
-      await this.#core.cleanup();
+      await this.#core.cleanup(drain);
     } catch (error) {
       throw outcomeUnknown(error);
     }
@@ -189,6 +201,7 @@ async function isolationReport() {
 }
 
 exports.NativeSandboxExecutor = NativeSandboxExecutor;
+exports.cleanUp = cleanUp;
 exports.configure = configure;
 exports.execute = execute;
 exports.isolationReport = isolationReport;

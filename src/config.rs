@@ -3,13 +3,7 @@
 //! An option wins over its variable; an empty variable means the default. A bad value is an error that names the option or
 //! the variable, what it says, and what would be right.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Display,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Display, path::PathBuf, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -187,7 +181,8 @@ impl Settings {
         let passes = |name: &str| match &self.env {
             EnvPolicy::Inherit => true,
             EnvPolicy::Allow(more) => {
-                ENV_ALWAYS.iter().any(|pattern| matches(pattern, name)) || more.iter().any(|pattern| matches(pattern, name))
+                ENV_ALWAYS.iter().any(|pattern| matches(pattern, name))
+                    || more.iter().any(|pattern| matches(pattern, name))
             }
         };
         env.iter()
@@ -241,12 +236,20 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn settings(&mut self, exec_path: &std::path::Path) -> Result<Settings, SandboxError> {
         Ok(Settings {
-            timeout: self.duration(&key("timeoutMs", "AGENTS_FUNCTION_TOOL_EXECUTION_TIMEOUT_MS_DEFAULT"), 30_000.0, 1.0)?,
+            timeout: self.duration(
+                &key("timeoutMs", "AGENTS_FUNCTION_TOOL_EXECUTION_TIMEOUT_MS_DEFAULT"),
+                30_000.0,
+                1.0,
+            )?,
             pool_ttl: self.duration(&key("poolTtlMs", "POOL_TTL_MS"), 300_000.0, 0.0)?,
             max_use_count: self.count(&key("maxUseCount", "MAX_USE_COUNT"), 50)?,
             max_output_bytes: self.bytes(&key("maxOutputBytes", "MAX_OUTPUT_SIZE_BYTES"), 1_048_576.0)?,
             queue_wait: self.duration(&key("queueWaitMs", "QUEUE_WAIT_TIMEOUT_MS"), 30_000.0, 0.0)?,
-            cleanup_interval: self.duration(&key("cleanupIntervalMs", "CLEANUP_INTERVAL_MS"), 60_000.0, 1.0)?,
+            cleanup_interval: self.duration(
+                &key("cleanupIntervalMs", "CLEANUP_INTERVAL_MS"),
+                60_000.0,
+                1.0,
+            )?,
             memory_mb: self.count(&key("memoryMb", "MEMORY_MB"), 1024)?,
             max_concurrent: self.optional_count(&key("maxConcurrent", "MAX_CONCURRENT"))?,
             linger: self.duration(&key("lingerMs", "LINGER_MS"), 250.0, 0.0)?,
@@ -311,7 +314,9 @@ impl<'a> Reader<'a> {
         let (subject, shown, number) = match self.find(key) {
             Found::Absent => return Ok(None),
             Found::Option(value) => (format!("option \"{}\"", key.option), value.to_string(), value.as_f64()),
-            Found::Variable(name, text) => (format!("variable {name}"), format!("\"{text}\""), js_number(text)),
+            Found::Variable(name, text) => {
+                (format!("variable {name}"), format!("\"{text}\""), js_number(text))
+            }
         };
         match number {
             Some(number) if number.is_finite() && number >= min => Ok(Some(number)),
@@ -325,7 +330,11 @@ impl<'a> Reader<'a> {
 
     fn optional_count(&mut self, key: &Key) -> Result<Option<u32>, SandboxError> {
         // A fraction counts as the next whole number, as in the original's `useCount < limit`.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range of u32 first")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped to the range of u32 first"
+        )]
         Ok(self.number(key, 1.0)?.map(|number| number.ceil().min(f64::from(u32::MAX)) as u32))
     }
 
@@ -335,7 +344,11 @@ impl<'a> Reader<'a> {
 
     fn bytes(&mut self, key: &Key, default: f64) -> Result<u64, SandboxError> {
         let number = self.number(key, 1.0)?.unwrap_or(default);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at least 1; `as` saturates at the top")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at least 1; `as` saturates at the top"
+        )]
         Ok(number.ceil() as u64)
     }
 
@@ -395,7 +408,9 @@ impl<'a> Reader<'a> {
             Found::Variable(_, "inherit") => Ok(EnvPolicy::Inherit),
             Found::Variable(_, text) => Ok(EnvPolicy::Allow(split(text, ','))),
             Found::Option(Value::String(text)) if text == "inherit" => Ok(EnvPolicy::Inherit),
-            Found::Option(value) => strings(value).map(EnvPolicy::Allow).ok_or_else(|| wrong(key, EXPECTED, value)),
+            Found::Option(value) => {
+                strings(value).map(EnvPolicy::Allow).ok_or_else(|| wrong(key, EXPECTED, value))
+            }
         }
     }
 
@@ -423,17 +438,22 @@ impl<'a> Reader<'a> {
     fn dependencies(&mut self, key: &Key) -> Result<DependencyPolicy, SandboxError> {
         let value = match self.find(key) {
             Found::Absent => return Ok(DependencyPolicy::default()),
-            Found::Variable(name, text) => serde_json::from_str(text)
-                .map_err(|error| invalid(format!("variable {name} must be the JSON of the option \"dependencies\": {error}")))?,
+            Found::Variable(name, text) => serde_json::from_str(text).map_err(|error| {
+                invalid(format!("variable {name} must be the JSON of the option \"dependencies\": {error}"))
+            })?,
             Found::Option(value) => value.clone(),
         };
-        serde_json::from_value(value.clone()).map_err(|error| wrong(key, &format!("a dependency policy ({error})"), &value))
+        serde_json::from_value(value.clone())
+            .map_err(|error| wrong(key, &format!("a dependency policy ({error})"), &value))
     }
 }
 
 fn wrong(key: &Key, expected: &str, found: &dyn Display) -> SandboxError {
-    let variable =
-        if key.variable.starts_with("AGENTS_") { key.variable.to_owned() } else { format!("{PREFIX}{}", key.variable) };
+    let variable = if key.variable.starts_with("AGENTS_") {
+        key.variable.to_owned()
+    } else {
+        format!("{PREFIX}{}", key.variable)
+    };
     invalid(format!("option \"{}\" (variable {variable}) must be {expected}, not {found}", key.option))
 }
 
@@ -493,10 +513,16 @@ mod tests {
 
     #[test]
     fn an_option_wins_over_its_variable_and_an_empty_variable_is_none() {
-        let env = [("AGENTS_FUNCTION_TOOL_SANDBOX_POOL_TTL_MS", "7"), ("AGENTS_FUNCTION_TOOL_SANDBOX_MEMORY_MB", " ")];
+        let env = [
+            ("AGENTS_FUNCTION_TOOL_SANDBOX_POOL_TTL_MS", "7"),
+            ("AGENTS_FUNCTION_TOOL_SANDBOX_MEMORY_MB", " "),
+        ];
         let settings = read(&json!({ "poolTtlMs": 9 }), &env).unwrap();
         assert_eq!((settings.pool_ttl, settings.memory_mb), (Duration::from_millis(9), 1024));
-        assert_eq!((settings.origins["poolTtlMs"], settings.origins["memoryMb"]), (Origin::Option, Origin::Default));
+        assert_eq!(
+            (settings.origins["poolTtlMs"], settings.origins["memoryMb"]),
+            (Origin::Option, Origin::Default)
+        );
         assert_eq!(read(&Value::Null, &env).unwrap().origins["poolTtlMs"], Origin::Variable);
     }
 
@@ -512,7 +538,11 @@ mod tests {
     fn bad_values_name_the_variable_or_option() {
         for text in ["abc", "Infinity", "NaN", "-1"] {
             let env = [("AGENTS_FUNCTION_TOOL_SANDBOX_QUEUE_WAIT_TIMEOUT_MS", text)];
-            assert!(message(read(&Value::Null, &env)).contains("AGENTS_FUNCTION_TOOL_SANDBOX_QUEUE_WAIT_TIMEOUT_MS"), "{text}");
+            assert!(
+                message(read(&Value::Null, &env))
+                    .contains("AGENTS_FUNCTION_TOOL_SANDBOX_QUEUE_WAIT_TIMEOUT_MS"),
+                "{text}"
+            );
         }
         for (options, part) in [
             (json!({ "lingerMs": "x" }), "lingerMs"),
@@ -535,13 +565,17 @@ mod tests {
 
     #[test]
     fn only_listed_variables_pass_to_tools() {
-        let host: BTreeMap<String, String> = ["TZ", "LC_ALL", "PATH", "DATABASE_URL", "MY_ONE", "MY_TWO", "NODE_OPTIONS"]
-            .map(|name| (name.to_owned(), "x".to_owned()))
-            .into();
-        let passed = |options: Value| read(&options, &[]).unwrap().tool_env(&host).into_keys().collect::<Vec<_>>();
+        let host: BTreeMap<String, String> =
+            ["TZ", "LC_ALL", "PATH", "DATABASE_URL", "MY_ONE", "MY_TWO", "NODE_OPTIONS"]
+                .map(|name| (name.to_owned(), "x".to_owned()))
+                .into();
+        let passed =
+            |options: Value| read(&options, &[]).unwrap().tool_env(&host).into_keys().collect::<Vec<_>>();
         assert_eq!(passed(json!({})), ["LC_ALL", "PATH", "TZ"]);
         assert_eq!(passed(json!({ "env": ["MY_*"] })), ["LC_ALL", "MY_ONE", "MY_TWO", "PATH", "TZ"]);
         assert_eq!(passed(json!({ "env": "inherit" })).len(), host.len());
-        assert!(!read(&json!({ "env": "inherit" }), &[]).unwrap().boot_env(&host).contains_key("NODE_OPTIONS"));
+        assert!(
+            !read(&json!({ "env": "inherit" }), &[]).unwrap().boot_env(&host).contains_key("NODE_OPTIONS")
+        );
     }
 }

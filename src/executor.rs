@@ -18,15 +18,15 @@ use crate::{
     config::{HostFacts, Network, Settings, Tier, millis},
     error::{Code, Phase, SandboxError},
     host::{self, Host, Sandbox},
-    log::{self, CALL_SINK, NATIVE, SinkId},
     install::policy,
+    log::{self, CALL_SINK, NATIVE, SinkId},
     pool::Lease,
+    process::ExitStatus,
     queue::{self, Permit, Vcpus},
     source::{self, Prepared, Runtime},
     start::{Ladder as _, Worker, WorkerSpec},
     store::RunFolder,
     supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
-    process::ExitStatus,
     worker::{outcome, protocol::Job},
 };
 
@@ -260,7 +260,8 @@ fn refuse_what_cannot_be_enforced(settings: &Settings) -> Result<(), SandboxErro
 
 /// `os.tmpdir()` as Node works it out from the environment.
 fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
-    let named = ["TMPDIR", "TMP", "TEMP"].iter().find_map(|name| env.get(*name).filter(|value| !value.is_empty()));
+    let named =
+        ["TMPDIR", "TMP", "TEMP"].iter().find_map(|name| env.get(*name).filter(|value| !value.is_empty()));
     named.map_or_else(std::env::temp_dir, PathBuf::from)
 }
 
@@ -496,7 +497,11 @@ impl CallState {
         Ok(())
     }
 
-    async fn unless_cancelled<T>(&self, phase: Phase, work: impl Future<Output = T>) -> Result<T, SandboxError> {
+    async fn unless_cancelled<T>(
+        &self,
+        phase: Phase,
+        work: impl Future<Output = T>,
+    ) -> Result<T, SandboxError> {
         let mut cancel = self.cancel.clone();
         tokio::select! {
             biased;

@@ -149,7 +149,12 @@ impl Host {
     }
 
     /// What names a sandbox: the dependencies, and everything else that makes it another one.
-    pub fn key(&self, settings: &Settings, facts: &HostFacts, dependencies: &BTreeMap<String, String>) -> PoolKey {
+    pub fn key(
+        &self,
+        settings: &Settings,
+        facts: &HostFacts,
+        dependencies: &BTreeMap<String, String>,
+    ) -> PoolKey {
         let base = store_base(settings, facts);
         let scope = json!([
             base,
@@ -231,7 +236,9 @@ impl Host {
             return Ok(store);
         }
         let opened = self.runtime.spawn_blocking(move || self.open_store(&base)).await;
-        opened.map_err(|_| SandboxError::new(Code::StartFailed, Phase::Install, "opening the store failed internally"))?
+        opened.map_err(|_| {
+            SandboxError::new(Code::StartFailed, Phase::Install, "opening the store failed internally")
+        })?
     }
 
     /// Opens a store once, even when asked by many at the same time.
@@ -255,11 +262,16 @@ impl Host {
     /// The rungs that give workers for trees of `store`.
     pub fn ladder(&self, store: &Store, forced: Option<Rung>) -> Result<impl Ladder, SandboxError> {
         if let Some(rung @ (Rung::Zygote | Rung::Standby)) = forced {
-            let text = format!("start: {} is not available in this version; leave the option out or use \"spawn\"", json!(rung));
+            let text = format!(
+                "start: {} is not available in this version; leave the option out or use \"spawn\"",
+                json!(rung)
+            );
             return Err(SandboxError::new(Code::StartFailed, Phase::Start, text));
         }
         let store = store.clone();
-        Ok(SpawnRung::new(Arc::clone(&self.starter) as _, move || store.worker_script().map_err(std::io::Error::other)))
+        Ok(SpawnRung::new(Arc::clone(&self.starter) as _, move || {
+            store.worker_script().map_err(std::io::Error::other)
+        }))
     }
 
     /// Removes idle sandboxes and ends an idle launcher.
@@ -280,7 +292,8 @@ impl Host {
             .queue_stats()
             .into_iter()
             .map(|class| {
-                let stats = json!({ "availablePermits": class.available_permits, "queueLength": class.queue_length });
+                let stats =
+                    json!({ "availablePermits": class.available_permits, "queueLength": class.queue_length });
                 (format!("vcpu_{}", class.vcpus), stats)
             })
             .collect();
@@ -313,7 +326,8 @@ fn remove(sandbox: &Sandbox) {
 
 /// What is in force: the base tier, and what it does not hide.
 pub fn isolation_report() -> Value {
-    let layer = |name: &str, in_force: bool, note: &str| json!({ "layer": name, "inForce": in_force, "note": note });
+    let layer =
+        |name: &str, in_force: bool, note: &str| json!({ "layer": name, "inForce": in_force, "note": note });
     json!({
         "tier": "base",
         "layers": [
@@ -388,7 +402,11 @@ mod tests {
 
     #[test]
     fn times_are_iso_8601() {
-        for (seconds, text) in [(0, "1970-01-01T00:00:00.000Z"), (951_782_400, "2000-02-29T00:00:00.000Z"), (1_772_323_199, "2026-02-28T23:59:59.000Z")] {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_772_323_199, "2026-02-28T23:59:59.000Z"),
+        ] {
             assert_eq!(iso_time(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
     }

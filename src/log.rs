@@ -105,7 +105,8 @@ pub fn unregister(id: SinkId) {
 fn change(edit: impl FnOnce(&mut Sinks)) {
     let mut sinks = sinks().write().unwrap_or_else(PoisonError::into_inner);
     edit(&mut sinks);
-    LOUDEST.store(sinks.values().map(|(filter, _)| filter_rank(*filter)).max().unwrap_or(0), Ordering::Relaxed);
+    LOUDEST
+        .store(sinks.values().map(|(filter, _)| filter_rank(*filter)).max().unwrap_or(0), Ordering::Relaxed);
 }
 
 /// Whether an event of this level would be heard: for callers whose fields are costly to make.
@@ -171,7 +172,11 @@ impl Visit for FieldVisitor {
     fn record_f64(&mut self, field: &Field, value: f64) {
         // Whole numbers without a fraction, as JavaScript prints them.
         #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and small")]
-        let json = if value.fract() == 0.0 && value.abs() < 1e15 { Value::from(value as i64) } else { Value::from(value) };
+        let json = if value.fract() == 0.0 && value.abs() < 1e15 {
+            Value::from(value as i64)
+        } else {
+            Value::from(value)
+        };
         self.put(field, json);
     }
 
@@ -214,7 +219,11 @@ pub fn redacted(value: &Value) -> Value {
         Value::Object(map) => map
             .iter()
             .map(|(name, value)| {
-                let shown = if names_credential(name) && !value.is_null() { REDACTED.into() } else { redacted(value) };
+                let shown = if names_credential(name) && !value.is_null() {
+                    REDACTED.into()
+                } else {
+                    redacted(value)
+                };
                 (name.clone(), shown)
             })
             .collect(),
@@ -224,10 +233,22 @@ pub fn redacted(value: &Value) -> Value {
 }
 
 fn names_credential(name: &str) -> bool {
-    let name: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
-    ["token", "secret", "password", "passwd", "credential", "apikey", "accesskey", "privatekey", "authorization", "cookie"]
-        .iter()
-        .any(|word| name.contains(word))
+    let name: String =
+        name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+    [
+        "token",
+        "secret",
+        "password",
+        "passwd",
+        "credential",
+        "apikey",
+        "accesskey",
+        "privatekey",
+        "authorization",
+        "cookie",
+    ]
+    .iter()
+    .any(|word| name.contains(word))
 }
 
 #[cfg(test)]
@@ -263,7 +284,10 @@ mod tests {
         unregister(other_id);
         let records = mine.0.lock().unwrap();
         assert_eq!(records.len(), 1);
-        assert_eq!((records[0].name.as_str(), records[0].level, records[0].message.as_str()), (NATIVE, "debug", "Acquiring"));
+        assert_eq!(
+            (records[0].name.as_str(), records[0].level, records[0].message.as_str()),
+            (NATIVE, "debug", "Acquiring")
+        );
         let fields: Value = serde_json::from_str(&records[0].fields_json).unwrap();
         assert_eq!(fields, json!({ "toolId": "t", "vcpus": 4, "sandboxConfig": { "a": 1 } }));
         assert!(other.0.lock().unwrap().is_empty());

@@ -15,7 +15,8 @@ use crate::executor::{CallEvents, EventKind};
 /// does not listen must not be flooded.
 const QUEUE_LIMIT_EVENTS: usize = 4096;
 
-type Callback = ThreadsafeFunction<(String, String), (), (String, String), Status, false, true, QUEUE_LIMIT_EVENTS>;
+type Callback =
+    ThreadsafeFunction<(String, String), (), (String, String), Status, false, true, QUEUE_LIMIT_EVENTS>;
 
 struct Listener(Callback);
 

@@ -34,7 +34,10 @@ struct JsSink(Callback);
 
 impl Sink for JsSink {
     fn emit(&self, record: Record) -> bool {
-        !matches!(self.0.call(record, ThreadsafeFunctionCallMode::NonBlocking), Status::Closing | Status::InvalidArg)
+        !matches!(
+            self.0.call(record, ThreadsafeFunctionCallMode::NonBlocking),
+            Status::Closing | Status::InvalidArg
+        )
     }
 }
 
@@ -54,7 +57,11 @@ pub(super) fn sink_of(env: &Env) -> Option<SinkId> {
 }
 
 /// Replaces this environment's sink.
-pub(super) fn set(env: &Env, level: &str, function: Option<Function<'_, (LogRecord,), ()>>) -> napi::Result<()> {
+pub(super) fn set(
+    env: &Env,
+    level: &str,
+    function: Option<Function<'_, (LogRecord,), ()>>,
+) -> napi::Result<()> {
     let filter: LevelFilter = level
         .parse()
         .map_err(|_| napi::Error::new(Status::InvalidArg, format!("unknown log level: {level}")))?;

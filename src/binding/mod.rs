@@ -152,7 +152,11 @@ pub fn version() -> &'static str {
 }
 
 /// JavaScript counts calls with whole numbers below 2^53.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates; ids are whole and positive")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "`as` saturates; ids are whole and positive"
+)]
 fn call_key(call_id: f64) -> u64 {
     call_id as u64
 }

@@ -5,10 +5,10 @@ use std::{
     sync::OnceLock,
 };
 
-use super::{BoxFuture, Command, SpawnError, Spawner, Started, plain::PlainSpawner};
-use crate::log::NATIVE;
 #[cfg(target_os = "linux")]
 use super::launcher::LauncherSpawner;
+use super::{BoxFuture, Command, SpawnError, Spawner, Started, plain::PlainSpawner};
+use crate::log::NATIVE;
 
 /// The process's starter of processes.
 pub struct ProcessStarter {
@@ -74,7 +74,9 @@ impl Spawner for ProcessStarter {
 fn launcher_beside(library: &Path) -> PathBuf {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
     let platform = name.split_once('.').and_then(|(_, rest)| rest.strip_suffix(".node"));
-    library.with_file_name(platform.map_or_else(|| "launcher".to_owned(), |platform| format!("launcher.{platform}")))
+    library.with_file_name(
+        platform.map_or_else(|| "launcher".to_owned(), |platform| format!("launcher.{platform}")),
+    )
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ pub enum Runtime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The body of a CommonJS function `(exports, require, module, __filename, __dirname) { … }` that *returns* the tool
+    /// The body of a `CommonJS` function `(exports, require, module, __filename, __dirname) { … }` that *returns* the tool
     /// function. Sloppy mode unless the text says otherwise; `import()` works.
     Script,
     /// An ES module whose default export is the tool function. It has to be loaded from a file: it brings its own `require`,
@@ -134,10 +134,11 @@ pub fn prepare(text: &str, runtime: Runtime) -> Result<Prepared, SourceError> {
         Ok(prepared) => return Ok(prepared),
         Err(failed) => failed,
     };
-    if progress < text.len() && text.contains('<') {
-        if let Ok(Ok(prepared)) = on_stack(nesting::jsx_stack_bytes(text), || read(text, &[Language::Tsx])) {
-            return Ok(prepared);
-        }
+    if progress < text.len()
+        && text.contains('<')
+        && let Ok(Ok(prepared)) = on_stack(nesting::jsx_stack_bytes(text), || read(text, &[Language::Tsx]))
+    {
+        return Ok(prepared);
     }
     Err(fault.render(text))
 }

@@ -424,6 +424,7 @@ fn check(text: &str, runtime: Runtime) -> Result<(), TestCaseError> {
     match prepare(text, runtime) {
         Err(error) => {
             prop_assert!(error.message.contains("(line "), "{}", error.message);
+            prop_assert!(!error.message.contains("could not be read"), "{} panics", text);
             prop_assert!(error.message.len() < 4_000, "{}", error.message);
         }
         Ok(prepared) if prepared.source_map.is_none() => {

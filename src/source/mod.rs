@@ -46,6 +46,9 @@ mod parse;
 mod typescript;
 mod wrap;
 
+use std::panic::{self, AssertUnwindSafe};
+use std::thread;
+
 use oxc_allocator::Allocator;
 use serde::Serialize;
 
@@ -143,24 +146,24 @@ pub fn prepare(text: &str, runtime: Runtime) -> Result<Prepared, SourceError> {
     Err(fault.render(text))
 }
 
-/// Runs `work` where it has `bytes` of stack.
+/// Runs `work` where it has `bytes` of stack. A panic in it is a fault like others: the parser is not ours, the texts are anyone's.
 fn on_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T, Fault> {
+    let unreadable = |_| Fault::refused("SyntaxError: The code could not be read", 0..0);
     if bytes <= INLINE_STACK_BYTES {
-        return Ok(work());
+        return panic::catch_unwind(AssertUnwindSafe(work)).map_err(unreadable);
     }
     if bytes > MAX_STACK_BYTES {
-        return Err(Fault::refused("SyntaxError: The code nests too deeply, or is too large to tell", 0..0));
+        let message = "SyntaxError: The code nests too deeply, or is too large to tell";
+        return Err(Fault::refused(message, 0..0));
     }
-    std::thread::scope(|scope| {
-        std::thread::Builder::new()
+    thread::scope(|scope| {
+        thread::Builder::new()
             .name("sandbox-source".to_owned())
             .stack_size(bytes + BASE_STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(|error| {
-                Fault::refused(format!("No thread could be started to read the code: {error}"), 0..0)
-            })?
+            .map_err(|error| Fault::refused(format!("No thread to read the code on: {error}"), 0..0))?
             .join()
-            .map_err(|_| Fault::refused("SyntaxError: The code could not be read", 0..0))
+            .map_err(unreadable)
     })
 }
 

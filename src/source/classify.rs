@@ -80,6 +80,15 @@ enum Members {
     OnlyGenerator,
 }
 
+/// What a `CommonJS` assignment gives.
+#[derive(Clone, Copy)]
+enum Exports<'t, 'a> {
+    /// All of `module.exports`.
+    Whole(&'t Expression<'a>),
+    /// Something in it.
+    Part,
+}
+
 /// A function named at the top level.
 struct Candidate<'t> {
     name: &'t str,
@@ -111,7 +120,7 @@ impl<'t, 'a> Text<'t, 'a> {
     fn new(tree: &'t Tree<'a>) -> Self {
         let program: &'t Program<'a> = tree.program;
         let mut text = Self { tree, body: &program.body, candidates: Vec::new() };
-        text.candidates = text.body.iter().flat_map(|statement| text.named_functions(statement)).collect();
+        text.candidates = text.body.iter().flat_map(Self::named_functions).collect();
         text.mark_exported();
         text
     }
@@ -194,35 +203,27 @@ impl<'t, 'a> Text<'t, 'a> {
     // Rule 2.
 
     fn assigned_exports(&self) -> Option<Result<Entry<'t>, Refusal>> {
-        let mut whole = None;
-        let mut count = 0;
-        for statement in self.body {
-            match statement {
-                Statement::TSExportAssignment(export) => {
-                    (whole, count) = (Some(&export.expression), count + 1)
-                }
-                Statement::ExpressionStatement(statement) => {
-                    if let Some(assignment) = self.exports_assignment(&statement.expression) {
-                        (whole, count) = (assignment.or(whole), count + 1);
-                    }
-                }
-                _ => {}
+        let exports: Vec<Exports<'t, 'a>> = self
+            .body
+            .iter()
+            .filter_map(|statement| match statement {
+                Statement::TSExportAssignment(export) => Some(Exports::Whole(&export.expression)),
+                Statement::ExpressionStatement(statement) => self.exports_assignment(&statement.expression),
+                _ => None,
+            })
+            .collect();
+        match exports[..] {
+            [] => None,
+            [Exports::Whole(value)] => {
+                Some(self.accept(self.value_of(value), value.span(), |_| Entry::Assigned))
             }
+            // The object that results is looked at when it is there.
+            _ => Some(Ok(Entry::Assigned)),
         }
-        if count == 0 {
-            return None;
-        }
-        // With several assignments, or with parts only, the object that results is looked at when it is there.
-        Some(match whole {
-            Some(expression) if count == 1 => {
-                self.accept(self.value_of(expression), expression.span(), |_| Entry::Assigned)
-            }
-            _ => Ok(Entry::Assigned),
-        })
     }
 
-    /// Whether `expression` assigns to `module.exports` or `exports`; the value where that is all of `module.exports`.
-    fn exports_assignment(&self, expression: &'t Expression<'a>) -> Option<Option<&'t Expression<'a>>> {
+    /// What `expression` assigns to `module.exports` or to something in it.
+    fn exports_assignment(&self, expression: &'t Expression<'a>) -> Option<Exports<'t, 'a>> {
         let Expression::AssignmentExpression(assignment) = expression.get_inner_expression() else {
             return None;
         };
@@ -231,14 +232,14 @@ impl<'t, 'a> Text<'t, 'a> {
             AssignmentTarget::AssignmentTargetIdentifier(name) => (name.name.as_str(), 0),
             target => target.as_member_expression().and_then(|member| root_of(member.object()))?,
         };
+        // `exports = module.exports = f`
         let through = self.exports_assignment(value);
         if !self.tree.is_free(root) {
             return through;
         }
         match (root, depth) {
-            ("module", 1) => Some(through.flatten().or(Some(value))),
-            ("module", 2..) | ("exports", 1..) => Some(None),
-            // `exports = module.exports = f`
+            ("module", 1) => Some(Exports::Whole(value)),
+            ("module", 2..) | ("exports", 1..) => Some(Exports::Part),
             _ => through,
         }
     }
@@ -383,7 +384,7 @@ impl<'t, 'a> Text<'t, 'a> {
         self.body.iter().filter(salts).count()
     }
 
-    fn named_functions(&self, statement: &'t Statement<'a>) -> Vec<Candidate<'t>> {
+    fn named_functions(statement: &'t Statement<'a>) -> Vec<Candidate<'t>> {
         match statement {
             Statement::FunctionDeclaration(function) => declared(function, false).into_iter().collect(),
             Statement::VariableDeclaration(variables) => assigned(variables, false),
@@ -709,10 +710,8 @@ impl<'t> Call<'t> {
                 Expression::CallExpression(call) => {
                     let callee = call.callee.get_inner_expression();
                     if let Some(member) = callee.as_member_expression() {
-                        let then = matches!(
-                            member.static_property_name().as_deref(),
-                            Some("then" | "catch" | "finally")
-                        );
+                        let then =
+                            matches!(member.static_property_name(), Some("then" | "catch" | "finally"));
                         let inner = member.object().get_inner_expression();
                         if then && matches!(inner, Expression::CallExpression(_)) {
                             (expression, chained) = (inner, true);

@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn names_line_and_column_in_characters() {
-        let message = render("const ä = 1;\r\n  é + ;", 21..22);
+        let message = render("const ä = 1;\r\n  é + ;", 22..23);
         assert!(message.starts_with("Bad (line 2, column 7)\n"), "{message}");
         assert!(message.contains("\n  1 | const ä = 1;\n  2 |   é + ;\n    |       ^\n"), "{message}");
     }

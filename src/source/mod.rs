@@ -46,6 +46,9 @@ mod parse;
 mod typescript;
 mod wrap;
 
+use std::panic::{self, AssertUnwindSafe};
+use std::thread;
+
 use oxc_allocator::Allocator;
 use serde::Serialize;
 
@@ -77,7 +80,7 @@ pub enum Runtime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The body of a CommonJS function `(exports, require, module, __filename, __dirname) { … }` that *returns* the tool
+    /// The body of a `CommonJS` function `(exports, require, module, __filename, __dirname) { … }` that *returns* the tool
     /// function. Sloppy mode unless the text says otherwise; `import()` works.
     Script,
     /// An ES module whose default export is the tool function. It has to be loaded from a file: it brings its own `require`,
@@ -134,32 +137,33 @@ pub fn prepare(text: &str, runtime: Runtime) -> Result<Prepared, SourceError> {
         Ok(prepared) => return Ok(prepared),
         Err(failed) => failed,
     };
-    if progress < text.len() && text.contains('<') {
-        if let Ok(Ok(prepared)) = on_stack(nesting::jsx_stack_bytes(text), || read(text, &[Language::Tsx])) {
-            return Ok(prepared);
-        }
+    if progress < text.len()
+        && text.contains('<')
+        && let Ok(Ok(prepared)) = on_stack(nesting::jsx_stack_bytes(text), || read(text, &[Language::Tsx]))
+    {
+        return Ok(prepared);
     }
     Err(fault.render(text))
 }
 
-/// Runs `work` where it has `bytes` of stack.
+/// Runs `work` where it has `bytes` of stack. A panic in it is a fault like others: the parser is not ours, the texts are anyone's.
 fn on_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T, Fault> {
+    let unreadable = |_| Fault::refused("SyntaxError: The code could not be read", 0..0);
     if bytes <= INLINE_STACK_BYTES {
-        return Ok(work());
+        return panic::catch_unwind(AssertUnwindSafe(work)).map_err(unreadable);
     }
     if bytes > MAX_STACK_BYTES {
-        return Err(Fault::refused("SyntaxError: The code nests too deeply, or is too large to tell", 0..0));
+        let message = "SyntaxError: The code nests too deeply, or is too large to tell";
+        return Err(Fault::refused(message, 0..0));
     }
-    std::thread::scope(|scope| {
-        std::thread::Builder::new()
+    thread::scope(|scope| {
+        thread::Builder::new()
             .name("sandbox-source".to_owned())
             .stack_size(bytes + BASE_STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(|error| {
-                Fault::refused(format!("No thread could be started to read the code: {error}"), 0..0)
-            })?
+            .map_err(|error| Fault::refused(format!("No thread to read the code on: {error}"), 0..0))?
             .join()
-            .map_err(|_| Fault::refused("SyntaxError: The code could not be read", 0..0))
+            .map_err(unreadable)
     })
 }
 

@@ -15,7 +15,7 @@ use oxc_transformer::{HelperLoaderMode, JsxRuntime, TransformOptions, Transforme
 use super::diagnostic::Fault;
 use super::facts::Facts;
 use super::parse::{Language, Tree};
-use super::wrap::Wrapped;
+use super::wrap::{Wrapped, epilogue_line};
 use super::{Kind, Prepared};
 
 /// The name of the user's text in the source map.
@@ -82,7 +82,7 @@ fn fault(error: &OxcDiagnostic, wrapped: &Wrapped) -> Fault {
 /// `map` leads to the wrapped text; the result leads to the user's.
 fn to_user(map: &SourceMap<'_>, text: &str, wrapped: &Wrapped) -> String {
     let marks = wrapped.marks(text);
-    let epilogue = wrapped.epilogue_line(text);
+    let epilogue = epilogue_line(text);
     let mut builder = SourceMapBuilder::default();
     let source = builder.add_source_and_content(SOURCE_NAME, "");
     for token in map.get_tokens() {
@@ -91,7 +91,14 @@ fn to_user(map: &SourceMap<'_>, text: &str, wrapped: &Wrapped) -> String {
         let column = if own { wrapped.user_column(&marks, line, token.get_src_col()) } else { None };
         match column {
             Some(column) => {
-                builder.add_token(token.get_dst_line(), token.get_dst_col(), line, column, Some(source), None)
+                builder.add_token(
+                    token.get_dst_line(),
+                    token.get_dst_col(),
+                    line,
+                    column,
+                    Some(source),
+                    None,
+                );
             }
             None => builder.add_token(token.get_dst_line(), token.get_dst_col(), 0, 0, None, None),
         }

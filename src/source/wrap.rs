@@ -1,6 +1,7 @@
 //! Tool → edits that make the text runnable. The user's lines stay lines, and what is inserted has no line end, so that
 //! places in errors are the user's own.
 
+use std::fmt::Write as _;
 use std::ops::Range;
 
 use oxc_str::Ident;
@@ -69,7 +70,7 @@ pub(super) fn wrap(tree: &Tree<'_>, entry: &Entry<'_>) -> Wrapped {
             }
         }
         Entry::Named { name } if tree.kind == Kind::Module => {
-            wrapped.epilogue = format!("export{{{name} as default}};")
+            wrapped.epilogue = format!("export{{{name} as default}};");
         }
         Entry::Named { name } => wrapped.epilogue = format!("return {name};"),
         Entry::Default { unsure: None } => {}
@@ -88,7 +89,7 @@ pub(super) fn wrap(tree: &Tree<'_>, entry: &Entry<'_>) -> Wrapped {
             wrapped.insert(0, format!("{give}{PICK}({{"));
             match end {
                 Some(method) => {
-                    wrapped.insert((method - Reading::ClassMembers.base()) as usize, "})".to_owned())
+                    wrapped.insert((method - Reading::ClassMembers.base()) as usize, "})".to_owned());
                 }
                 None => "});".clone_into(&mut wrapped.epilogue),
             }
@@ -117,13 +118,14 @@ fn prologue(tree: &Tree<'_>) -> String {
     if tree.kind == Kind::Module {
         if tree.is_free("require") {
             let create = tree.unused_name("__createRequire");
-            prologue.push_str(&format!(
+            let _ = write!(
+                prologue,
                 "import{{createRequire as {create}}}from\"node:module\";const require={create}(import.meta.url);"
-            ));
+            );
         }
         for (name, value) in [("__filename", "import.meta.filename"), ("__dirname", "import.meta.dirname")] {
             if tree.is_free(name) {
-                prologue.push_str(&format!("const {name}={value};"));
+                let _ = write!(prologue, "const {name}={value};");
             }
         }
         match (tree.declares("module"), tree.is_free("module"), tree.is_free("exports")) {
@@ -236,11 +238,11 @@ impl Wrapped {
         }
         marks
     }
+}
 
-    /// Line of [`Self::code`] on which what was put behind the text starts.
-    pub(super) fn epilogue_line(&self, text: &str) -> u32 {
-        u32::try_from(line_ends(text).count()).map_or(u32::MAX, |line| line + 1)
-    }
+/// Line (0-based) of [`Wrapped::code`] on which what was put behind `text` starts.
+pub(super) fn epilogue_line(text: &str) -> u32 {
+    u32::try_from(line_ends(text).count()).map_or(u32::MAX, |line| line + 1)
 }
 
 /// An insert's place in the user's text: line and column (0-based, UTF-16 units) and how long it is.

@@ -24,7 +24,7 @@ use crate::{
     process::ExitStatus,
     queue::{self, Permit, Vcpus},
     source::{self, Prepared, Runtime},
-    start::{Ladder as _, Worker, WorkerSpec},
+    start::{Breed, Ladder as _, Verdict, Worker, WorkerSpec},
     store::RunFolder,
     supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
     worker::{outcome, protocol::Job},
@@ -109,6 +109,8 @@ struct Setup {
     host: &'static Host,
     settings: Arc<Settings>,
     facts: Arc<HostFacts>,
+    /// What all workers of this executor have in common.
+    breed: Arc<Breed>,
 }
 
 /// What others may do to a call.
@@ -239,7 +241,13 @@ impl Setup {
         let settings = Settings::read(&options, &facts)?;
         refuse_what_cannot_be_enforced(&settings)?;
         let host = host::get(&settings)?;
-        Ok(Self { host, settings: Arc::new(settings), facts: Arc::new(facts) })
+        let breed = Arc::new(Breed {
+            node: settings.node_path.clone(),
+            memory_mb: settings.memory_mb,
+            boot_env: settings.boot_env(&facts.env),
+            load_env: settings.tool_env(&facts.env),
+        });
+        Ok(Self { host, settings: Arc::new(settings), facts: Arc::new(facts), breed })
     }
 }
 
@@ -326,7 +334,9 @@ impl Setup {
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
         let run = self.run_folder(&lease)?;
         state.start()?;
-        let worker = state.unless_cancelled(Phase::Start, self.worker(&lease, &run)).await??;
+        let worker = state
+            .unless_cancelled(Phase::Start, self.worker(request, &prepared.packages, &lease, &run))
+            .await??;
         let job = self.job(request, prepared, args_json, &lease, &run);
         Ok((worker, Running { job, run, lease, permit }))
     }
@@ -387,16 +397,24 @@ impl Setup {
         })
     }
 
-    async fn worker(&self, sandbox: &Sandbox, run: &RunFolder) -> Result<Worker, SandboxError> {
+    async fn worker(
+        &self,
+        request: &Request,
+        packages: &[String],
+        sandbox: &Sandbox,
+        run: &RunFolder,
+    ) -> Result<Worker, SandboxError> {
+        let declared = packages.iter().filter(|name| request.dependencies.contains_key(*name));
         let spec = WorkerSpec {
-            node: self.settings.node_path.clone(),
-            memory_mb: self.settings.memory_mb,
-            boot_env: os_pairs(self.settings.boot_env(&self.facts.env)),
+            breed: Arc::clone(&self.breed),
+            scripts: self.host.scripts(&sandbox.store),
             tree: Arc::clone(sandbox.tree.dir()),
+            packages: declared.cloned().collect(),
+            tool_id: Arc::clone(&request.tool_id),
             cwd: run.cwd(),
+            forced: self.settings.start,
         };
-        let ladder = self.host.ladder(&sandbox.store, self.settings.start)?;
-        ladder.start(spec).await.map_err(|error| {
+        self.host.ladder().start(spec).await.map_err(|error| {
             tracing::error!(
                 target: NATIVE,
                 sandboxDir = %sandbox.tree.dir().display(),
@@ -450,7 +468,8 @@ impl Setup {
         settle: oneshot::Sender<Answer>,
     ) {
         let Running { job, run, lease, permit } = running;
-        self.host.counters().started(worker.rung);
+        let rung = worker.rung;
+        self.host.counters().started(rung);
         let limits = RunLimits {
             timeout: request.timeout(&self.settings),
             max_output_bytes: self.settings.max_output_bytes,
@@ -463,6 +482,7 @@ impl Setup {
         if let Some(events) = events.filter(|_| request.wants_usage) {
             events.event(EventKind::Usage, usage(&report).to_string());
         }
+        self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
         drop(run); // removed in the background
         drop(lease);
@@ -525,8 +545,19 @@ impl OutputSink for Output {
     }
 }
 
-fn os_pairs(env: BTreeMap<String, String>) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
-    env.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+/// What a run says about the rung that its worker came from.
+fn verdict(report: &RunReport) -> Verdict {
+    let fatal = match report.exit {
+        ExitStatus::Signal(signal) => {
+            matches!(outcome::signal_name(signal), Some("SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGABRT" | "SIGTRAP"))
+        }
+        ExitStatus::Code(_) | ExitStatus::Lost => false,
+    };
+    match report.failure {
+        Some(Code::StartFailed) => Verdict::Crashed,
+        Some(Code::Killed) if fatal => Verdict::Crashed,
+        _ => Verdict::Sound,
+    }
 }
 
 fn usage(report: &RunReport) -> Value {

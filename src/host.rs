@@ -22,9 +22,9 @@ use crate::{
     install::{self, InstallContext},
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
-    process::choice::ProcessStarter,
+    process::{self, choice::ProcessStarter},
     queue::Queue,
-    start::{Ladder, Rung, spawn::SpawnRung},
+    start::{Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
 };
 
@@ -51,6 +51,7 @@ pub struct Host {
     /// Removals of sandboxes under way.
     removals: TaskTracker,
     starter: Arc<ProcessStarter>,
+    ladder: Arc<RungLadder>,
     stores: Mutex<HashMap<PathBuf, Store>>,
     counters: Counters,
     sweeping: AtomicBool,
@@ -82,9 +83,14 @@ impl Host {
             })?;
         let (handle, removals) = (runtime.handle().clone(), TaskTracker::new());
         let tracker = removals.clone();
+        let starter = Arc::new(ProcessStarter::new());
+        let library = process::choice::zygote_library();
+        let ladder = Arc::new(RungLadder::new(Arc::clone(&starter) as _, library));
+        let kept_ready = Arc::clone(&ladder);
         let pool = Pool::new(
             |sandbox: &Sandbox| sandbox.tree.is_alive(),
             move |sandbox: Sandbox| {
+                kept_ready.forget(sandbox.tree.dir());
                 tracker.spawn_blocking_on(move || remove(&sandbox), &handle);
             },
         );
@@ -93,7 +99,8 @@ impl Host {
             queue: Queue::new(),
             pool,
             removals,
-            starter: Arc::new(ProcessStarter::new()),
+            ladder,
+            starter,
             stores: Mutex::default(),
             counters: Counters::default(),
             sweeping: AtomicBool::new(false),
@@ -108,6 +115,7 @@ impl Host {
         self.runtime.spawn(async move {
             loop {
                 tokio::time::sleep(interval).await;
+                self.ladder.sweep(Instant::now());
                 let count = self.pool.sweep(Instant::now());
                 if count > 0 {
                     tracing::debug!(target: NATIVE, cleanedCount = count, "Cleaned up expired sandboxes");
@@ -259,24 +267,24 @@ impl Host {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rungs that give workers for trees of `store`.
-    pub fn ladder(&self, store: &Store, forced: Option<Rung>) -> Result<impl Ladder, SandboxError> {
-        if let Some(rung @ (Rung::Zygote | Rung::Standby)) = forced {
-            let text = format!(
-                "start: {} is not available in this version; leave the option out or use \"spawn\"",
-                json!(rung)
-            );
-            return Err(SandboxError::new(Code::StartFailed, Phase::Start, text));
-        }
+    /// Where workers come from.
+    pub fn ladder(&self) -> &RungLadder {
+        &self.ladder
+    }
+
+    /// The scripts that workers run, on disk in `store`.
+    pub fn scripts(&self, store: &Store) -> ScriptSource {
         let store = store.clone();
-        Ok(SpawnRung::new(Arc::clone(&self.starter) as _, move || {
-            store.worker_script().map_err(std::io::Error::other)
-        }))
+        ScriptSource::new(move || {
+            let (worker, zygote) = store.scripts().map_err(std::io::Error::other)?;
+            Ok(Scripts { worker, zygote })
+        })
     }
 
     /// Removes idle sandboxes and ends an idle launcher.
     pub async fn drain(&self) {
         self.pool.drain();
+        self.ladder.drain();
         self.removals.close();
         self.removals.wait().await;
         self.removals.reopen();
@@ -297,11 +305,12 @@ impl Host {
                 (format!("vcpu_{}", class.vcpus), stats)
             })
             .collect();
+        let (rung, not_used) = self.ladder.in_use();
         json!({
             "queue": queue,
             "pool": { "sandboxes": self.pool.len() },
-            "rung": Rung::Spawn,
-            "rungsNotUsed": [],
+            "rung": rung,
+            "rungsNotUsed": not_used.iter().map(|(rung, reason)| json!({ "rung": rung, "reason": reason })).collect::<Vec<_>>(),
             "withoutLauncher": self.starter.refusal(),
             "isolation": isolation_report(),
             "counters": self.counters.to_json(),
@@ -364,7 +373,7 @@ fn iso_time(time: SystemTime) -> String {
 #[derive(Debug, Default)]
 pub struct Counters {
     succeeded: AtomicU64,
-    spawned: AtomicU64,
+    workers: [AtomicU64; 3],
     failed: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -383,15 +392,16 @@ impl Counters {
     }
 
     /// Counts a worker.
-    pub fn started(&self, _: Rung) {
-        self.spawned.fetch_add(1, Ordering::Relaxed);
+    pub fn started(&self, rung: Rung) {
+        self.workers[rung as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     fn to_json(&self) -> Value {
+        let workers = |rung: Rung| self.workers[rung as usize].load(Ordering::Relaxed);
         json!({
             "succeeded": self.succeeded.load(Ordering::Relaxed),
             "failed": *self.failed.lock().unwrap_or_else(PoisonError::into_inner),
-            "workers": { "spawn": self.spawned.load(Ordering::Relaxed) },
+            "workers": { "zygote": workers(Rung::Zygote), "standby": workers(Rung::Standby), "spawn": workers(Rung::Spawn) },
         })
     }
 }

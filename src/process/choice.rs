@@ -24,7 +24,7 @@ impl ProcessStarter {
     pub fn new() -> Self {
         Self {
             #[cfg(target_os = "linux")]
-            launcher: LauncherSpawner::new(launcher_beside(&crate::sys_library::own_library())),
+            launcher: LauncherSpawner::new(beside(&crate::sys_library::own_library(), "launcher")),
             plain: PlainSpawner::new(),
             refusal: OnceLock::new(),
         }
@@ -70,12 +70,17 @@ impl Spawner for ProcessStarter {
     }
 }
 
-/// `native-sandbox-executor.<platform>.node` → `launcher.<platform>` in the same folder.
-fn launcher_beside(library: &Path) -> PathBuf {
+/// The zygote's native library, which lies beside this one.
+pub fn zygote_library() -> PathBuf {
+    beside(&crate::sys_library::own_library(), "zygote")
+}
+
+/// `native-sandbox-executor.<platform>.node` → `<part>.<platform>` in the same folder.
+fn beside(library: &Path, part: &str) -> PathBuf {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
     let platform = name.split_once('.').and_then(|(_, rest)| rest.strip_suffix(".node"));
     library.with_file_name(
-        platform.map_or_else(|| "launcher".to_owned(), |platform| format!("launcher.{platform}")),
+        platform.map_or_else(|| part.to_owned(), |platform| format!("{part}.{platform}")),
     )
 }
 
@@ -85,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_launcher_is_named_after_the_addon() {
-        let beside = |library: &str| launcher_beside(Path::new(library)).display().to_string();
+        let beside = |library: &str| beside(Path::new(library), "launcher").display().to_string();
         assert_eq!(beside("/x/native-sandbox-executor.linux-x64-gnu.node"), "/x/launcher.linux-x64-gnu");
         assert_eq!(beside("/x/libnative_sandbox_executor.so"), "/x/launcher");
     }

@@ -14,6 +14,8 @@ mod own_child;
 pub mod plain;
 #[cfg(windows)]
 pub mod windows;
+#[cfg(target_os = "linux")]
+pub mod zygote;
 
 use std::{ffi::OsString, fmt, future::Future, path::PathBuf, pin::Pin, sync::Arc};
 
@@ -41,6 +43,11 @@ pub struct Command {
     pub channel: bool,
     /// Kernel limits set before the program starts.
     pub limits: Limits,
+    /// What the process gets as descriptor 3 instead of a channel.
+    #[cfg(unix)]
+    pub descriptor_3: Option<Arc<std::os::fd::OwnedFd>>,
+    /// The program will fork itself: the memory of V8 must pass on to its children.
+    pub forks: bool,
 }
 
 /// Kernel limits of a process; `None` leaves what the host has.

@@ -28,6 +28,9 @@ const LOAD_LIMIT_MS = 2000;
 /** Turns of the event loop that a module gets to finish what it began at load. */
 const SETTLE_TURNS = 3;
 
+/** What Node ends with when a handler of uncaught errors throws. */
+const EXIT_OF_THROWING_HANDLER = 7;
+
 /** Built-ins that tools use, directly or through packages; each is compiled once, here. */
 const COMMON_BUILTINS = [
   'assert', 'child_process', 'dns', 'events', 'fs/promises', 'http', 'http2', 'https', 'net', 'os', 'querystring',
@@ -162,6 +165,16 @@ function guardExit() {
       tell(code);
       return emitted;
     };
+  // A handler of uncaught errors that throws ends Node by 7, through no hook. C++ looks this property up each time.
+  const handle = process._fatalException;
+  defineHidden(process, '_fatalException', function () {
+    try {
+      return apply(handle, this, arguments);
+    } catch (error) {
+      process._rawDebug(`${error?.stack ?? error}\n\nNode.js ${process.version}`);
+      leave(EXIT_OF_THROWING_HANDLER);
+    }
+  });
   // Accessors, because packages (signal-exit) assign these; what they assign is called, and then the guard acts.
   let emit = watched(process.emit);
   defineProperty(process, 'emit', {
@@ -249,15 +262,20 @@ async function fillThreadPool() {
 function loaderIn(folder) {
   const filename = join(folder, 'preload.cjs');
   const require = Module.createRequire(filename);
-  const importFrom = vm.compileFunction('return import(specifier)', ['specifier'], {
+  const importFrom = importerOf(filename);
+  return (specifier, kind) => (kind === 'import' ? importFrom(specifier) : require(specifier));
+}
+
+function importerOf(filename) {
+  return vm.compileFunction('return import(specifier)', ['specifier'], {
     filename,
     importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
   });
-  return (specifier, kind) => (kind === 'import' ? importFrom(specifier) : require(specifier));
 }
 
 /** Loads one module and looks at what that did: `off` says that children must not inherit it. */
 async function loadOne(load, wanted, limitMs) {
+  await settle();
   const before = look();
   const unwatch = watchOutput();
   loading = wanted;
@@ -269,11 +287,15 @@ async function loadOne(load, wanted, limitMs) {
     reason = `it does not load: ${String(error?.message ?? error).slice(0, 500)}`;
   }
   const ms = Math.round(performance.now() - began);
-  for (let turn = 0; turn < SETTLE_TURNS; turn++) await new Promise(setImmediate);
+  await settle();
   loading = undefined;
   const output = unwatch();
   const off = difference(before, look()) ?? output ?? (ms > limitMs ? `it takes ${ms} ms to load` : undefined);
   return { off, reason, ms };
+}
+
+async function settle() {
+  for (let turn = 0; turn < SETTLE_TURNS; turn++) await new Promise(setImmediate);
 }
 
 /** The state that a module must leave as it was. */
@@ -291,9 +313,9 @@ function look() {
 
 function difference(before, after) {
   if (taint !== undefined) return taint;
-  if (after.threads !== before.threads) return `it starts ${after.threads - before.threads} threads`;
-  if (after.descriptors !== before.descriptors) return 'it leaves a file or socket open';
-  if (after.handles !== before.handles) return 'it leaves a handle or timer active';
+  if (after.threads > before.threads) return `it starts ${after.threads - before.threads} threads`;
+  if (after.descriptors > before.descriptors) return 'it leaves a file or socket open';
+  if (after.handles > before.handles) return 'it leaves a handle or timer active';
   if (after.requests !== before.requests) return `it leaves something pending: ${after.requests}`;
   if (after.cwd !== before.cwd) return 'it changes the working folder';
   if (after.environment !== before.environment) return 'it changes the environment';
@@ -356,8 +378,12 @@ function trial() {
 /** Loads what is costly to load in a child. */
 async function boot() {
   for (const name of COMMON_BUILTINS) require(`node:${name}`);
-  // The loader of ES modules, and the implementation behind `fetch` with the classes that each call of it makes.
-  await import('node:fs');
+  // Node 20 warns, once, of the loader that workers give to the code they compile; a tool's output is no place for it.
+  const { emitWarning } = process;
+  process.emitWarning = () => {};
+  await importerOf(__filename)('node:fs');
+  process.emitWarning = emitWarning;
+  // The implementation behind `fetch` with the classes that each call of it makes.
   const response = new Response('{}');
   await response.json();
   void [new Headers({ a: 'b' }), new Request('http://localhost/', { signal: new AbortController().signal }), FormData];

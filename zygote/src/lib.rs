@@ -5,6 +5,8 @@
 //! child is to play. No thread is started, and nothing but libc is linked: Node's own symbols (N-API, libuv) resolve when
 //! Node loads the library.
 
+#![cfg_attr(test, allow(dead_code, reason = "most is called by `napi` only, which test programs lack"))]
+
 #[cfg(target_os = "linux")]
 mod child;
 #[cfg(all(target_os = "linux", not(test)))]

@@ -191,7 +191,8 @@ impl Zygote {
         ];
         // Once the host is gone its socket is always readable; only deaths matter then.
         let count = if self.control.closed { 1 } else { 2 };
-        // SAFETY: the array is a local of at least `count`. SIGCHLD is blocked and shows in `signals`, so none is missed.
+        // SAFETY: the array is a local of at least `count`. A death shows in
+        // `signals`, so none is missed.
         unsafe { libc::poll(fds.as_mut_ptr(), count, -1) };
     }
 

@@ -5,6 +5,7 @@ use std::{
     io, mem,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     ptr,
+    sync::atomic::{AtomicI32, Ordering::Relaxed},
 };
 
 use crate::wire::{MAX_FDS, MAX_PAYLOAD_BYTES, REQUEST_HEAD_BYTES};
@@ -97,21 +98,39 @@ pub(crate) fn send(socket: RawFd, packet: &[u8], flags: c_int) -> io::Result<boo
     }
 }
 
-/// Blocks SIGCHLD and gives a descriptor that becomes readable with it.
+/// What the handler of SIGCHLD wakes.
+static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
+
+/// Gives a descriptor that becomes readable when a child dies.
+///
+/// Not a `signalfd`: Node has other threads, which do not block the signal, and the kernel may give it to any of them.
 pub(crate) fn child_signals() -> io::Result<OwnedFd> {
-    // SAFETY: an all-zero sigset_t is a valid place for sigemptyset to fill; the other pointers are null where the calls
-    // allow it.
+    // SAFETY: eventfd gives a new descriptor; an all-zero sigaction is a valid empty one; `wake` does only what is safe
+    // in a handler.
     unsafe {
-        // libuv's own handler, there once a preloaded module used child_process, has nothing to do here.
-        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        let mut set: libc::sigset_t = mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, libc::SIGCHLD);
-        if libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) != 0 {
+        let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+        if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+        let fd = OwnedFd::from_raw_fd(fd);
+        WAKE_FD.store(fd.as_raw_fd(), Relaxed);
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = wake as *const () as usize;
+        action.sa_flags = libc::SA_RESTART | libc::SA_NOCLDSTOP;
+        if libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(fd)
+    }
+}
+
+extern "C" fn wake(_: c_int) {
+    // SAFETY: the write reads a local; errno, which the interrupted code may be about to read, is put back.
+    unsafe {
+        let before = errno();
+        let one = 1_u64;
+        libc::write(WAKE_FD.load(Relaxed), (&raw const one).cast(), 8);
+        *libc::__errno_location() = before;
     }
 }
 

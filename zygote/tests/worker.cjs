@@ -22,7 +22,7 @@ function answer(fd, value) {
 function compile(text) {
   const vm = require('node:vm');
   return vm.compileFunction(`return async () => {${text}}`, ['require'], {
-    filename: '/job.cjs',
+    filename: `${process.cwd()}/job.cjs`,
     importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
   })(require('node:module').createRequire(`${process.cwd()}/job.cjs`));
 }

@@ -311,7 +311,8 @@ fn below(root: i32) -> Vec<i32> {
     let mut found = vec![root];
     let mut next = 0;
     while next < found.len() {
-        found.extend(parents.iter().filter(|(_, parent)| *parent == found[next]).map(|(pid, _)| *pid));
+        let above = found[next];
+        found.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(pid, _)| *pid));
         next += 1;
     }
     found.split_off(1)
@@ -444,7 +445,7 @@ fn a_dependency_zygote_has_its_modules_loaded() {
         let mut drawn = HashSet::new();
         for _ in 0..10 {
             let ended = inner.run(job);
-            assert_eq!(ended.stdout, "out\n");
+            assert_eq!(ended.stdout, "out\n", "{ended:?}");
             let value = ended.answer["value"].as_array().unwrap_or_else(|| panic!("{ended:?}")).clone();
             assert_eq!(value[..4], [json!(1), json!(1), json!("e"), json!(null)]);
             assert!(value[4..].iter().all(|number| drawn.insert(number.to_string())), "{value:?}");
@@ -559,4 +560,15 @@ fn workers_forked_ahead_answer_at_once() {
         assert!(times_us[50] < 50_000);
     });
     let _ = FORKED;
+}
+
+#[test]
+fn debug_me() {
+    with_each(|zygote| {
+        let mut worker = zygote.fork();
+        worker.give(&std::env::var("JOB").unwrap_or_default());
+        println!("{}", worker.answer());
+        println!("{:?}", std::process::Command::new("sh").arg("-c").arg(format!("cat /proc/{0}/stat /proc/{0}/wchan /proc/{0}/syscall; ls -l /proc/{0}/fd; cat /proc/{0}/fdinfo/*; sleep 1; cat /proc/{1}/syscall /proc/{1}/stat; grep -i sig /proc/{1}/status; grep -r . /proc/{1}/fdinfo/ | grep event", worker.pid, zygote.pid())).status());
+        println!("{:?}", worker.end(zygote));
+    });
 }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::dontfork;
 
 /// Nothing in here takes that long, so a test that waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The Node executables to test with: `NATIVE_SANDBOX_TEST_NODES`, separated by `:`, else the one on the path.
 pub(crate) fn nodes() -> Vec<PathBuf> {
@@ -214,6 +214,7 @@ impl Zygote {
 
     /// Runs a job in a worker of its own: what it answered, and how it ended.
     pub(crate) fn run(&mut self, job: &str) -> Ended {
+        println!("{job}");
         let mut worker = self.fork();
         worker.give(job);
         worker.end(self)
@@ -279,7 +280,7 @@ impl Worker {
         let answer = self.answer();
         let report = zygote.exited(self.id);
         zygote.gone(self.id);
-        let mut read = |from: &mut File| {
+        let read = |from: &mut File| {
             let mut text = String::new();
             from.read_to_string(&mut text).unwrap();
             text

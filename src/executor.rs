@@ -549,7 +549,10 @@ impl OutputSink for Output {
 fn verdict(report: &RunReport) -> Verdict {
     let fatal = match report.exit {
         ExitStatus::Signal(signal) => {
-            matches!(outcome::signal_name(signal), Some("SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGABRT" | "SIGTRAP"))
+            matches!(
+                outcome::signal_name(signal),
+                Some("SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGABRT" | "SIGTRAP")
+            )
         }
         ExitStatus::Code(_) | ExitStatus::Lost => false,
     };

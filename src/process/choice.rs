@@ -79,9 +79,7 @@ pub fn zygote_library() -> PathBuf {
 fn beside(library: &Path, part: &str) -> PathBuf {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
     let platform = name.split_once('.').and_then(|(_, rest)| rest.strip_suffix(".node"));
-    library.with_file_name(
-        platform.map_or_else(|| part.to_owned(), |platform| format!("{part}.{platform}")),
-    )
+    library.with_file_name(platform.map_or_else(|| part.to_owned(), |platform| format!("{part}.{platform}")))
 }
 
 #[cfg(test)]

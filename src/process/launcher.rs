@@ -181,7 +181,11 @@ fn pack(
     fds.extend(ends.channel);
     if let Some(given) = &command.descriptor_3 {
         let copy = given.try_clone();
-        fds.push(copy.map_err(|source| SpawnError::Step { step: "dup", subject: program.to_owned(), source })?);
+        fds.push(copy.map_err(|source| SpawnError::Step {
+            step: "dup",
+            subject: program.to_owned(),
+            source,
+        })?);
     }
     let targets = [1, 2, 3][..fds.len()].to_vec();
     let Limits { open_files, file_size_bytes, cpu_seconds } = command.limits;

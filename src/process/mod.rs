@@ -110,12 +110,18 @@ pub struct Process {
     pid: u32,
     control: Arc<dyn Control>,
     state: watch::Receiver<TreeState>,
+    held: Option<Arc<()>>,
 }
 
 impl Process {
     /// Made by a [`Spawner`]; tests make their own.
     pub fn new(pid: u32, control: Arc<dyn Control>, state: watch::Receiver<TreeState>) -> Self {
-        Self { pid, control, state }
+        Self { pid, control, state, held: None }
+    }
+
+    /// Keeps `token` for as long as this lives: who gave it out can count what is in use.
+    pub fn hold(&mut self, token: Arc<()>) {
+        self.held = Some(token);
     }
 
     /// Process id in the host's PID namespace; valid until `gone`.
@@ -163,7 +169,11 @@ impl Drop for Process {
 
 impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Process").field("pid", &self.pid).field("state", &self.state()).finish_non_exhaustive()
+        f.debug_struct("Process")
+            .field("pid", &self.pid)
+            .field("held", &self.held.is_some())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
     }
 }
 

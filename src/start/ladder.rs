@@ -7,9 +7,9 @@ use std::{
     time::Instant,
 };
 
-use super::{Ladder, Rung, StartError, Verdict, Worker, WorkerSpec, spawn, standby::Standby};
 #[cfg(target_os = "linux")]
 use super::zygotes::{NoZygote, Zygotes};
+use super::{Ladder, Rung, StartError, Verdict, Worker, WorkerSpec, spawn, standby::Standby};
 use crate::{
     log::NATIVE,
     process::{BoxFuture, Spawner},

@@ -1,4 +1,4 @@
-//! How many workers to keep ready. Pure: time is an argument.
+//! How many workers to keep ready: as many as calls run at once. Pure: time is an argument.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const SHRINK_AFTER: Duration = Duration::from_secs(10);
 /// Without a call for this long, none is.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 
-/// The size of a stock: grows when a call finds it empty, shrinks when calls stay away.
+/// The size of a stock: grows with the calls that run at once, shrinks when calls stay away.
 #[derive(Debug, Default)]
 pub(super) struct Sizing {
     target: usize,
@@ -25,22 +25,28 @@ impl Sizing {
         self.target
     }
 
-    /// A call came; `found` tells whether one was ready.
-    pub(super) fn taken(&mut self, found: bool, now: Instant) {
+    /// A call came while `running` others run workers of this stock or wait for one.
+    ///
+    /// Not the calls that found none ready: one after the other they would find none now and then however many there
+    /// are, since making one takes longer than using it.
+    pub(super) fn taken(&mut self, running: usize, now: Instant) {
         self.last_take = Some(now);
-        if self.target == 0 {
-            self.set(1, now);
-        } else if !found {
-            self.set((self.target * 2).min(MAX_READY), now);
+        let wanted = (running + 1).min(MAX_READY);
+        if wanted > self.target {
+            self.set(wanted, now);
         }
     }
 
     /// Time passed.
     pub(super) fn tick(&mut self, now: Instant) {
-        let since = |then: Option<Instant>| then.map_or(Duration::MAX, |then| now.saturating_duration_since(then));
+        let since =
+            |then: Option<Instant>| then.map_or(Duration::MAX, |then| now.saturating_duration_since(then));
         if since(self.last_take) >= IDLE_AFTER {
             self.set(0, now);
-        } else if since(self.last_take) >= SHRINK_AFTER && since(self.last_change) >= SHRINK_AFTER && self.target > 1 {
+        } else if since(self.last_take) >= SHRINK_AFTER
+            && since(self.last_change) >= SHRINK_AFTER
+            && self.target > 1
+        {
             self.set(self.target - 1, now);
         }
     }
@@ -58,31 +64,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_grows_with_misses_up_to_its_limit() {
+    fn it_grows_with_the_calls_at_once_up_to_its_limit() {
         let (mut sizing, now) = (Sizing::default(), Instant::now());
         let mut seen = Vec::new();
-        for _ in 0..5 {
-            sizing.taken(false, now);
+        for running in [0, 0, 3, 1, 100] {
+            sizing.taken(running, now);
             seen.push(sizing.target());
         }
-        assert_eq!(seen, [1, 2, 4, 8, MAX_READY]);
-        sizing.taken(true, now);
-        assert_eq!(sizing.target(), MAX_READY);
+        assert_eq!(seen, [1, 1, 4, 4, MAX_READY]);
     }
 
     #[test]
     fn it_shrinks_step_by_step_and_ends_when_idle() {
         let (mut sizing, start) = (Sizing::default(), Instant::now());
-        for _ in 0..3 {
-            sizing.taken(false, start);
-        }
+        sizing.taken(3, start);
         let mut at = |seconds| {
             sizing.tick(start + Duration::from_secs(seconds));
             sizing.target()
         };
         assert_eq!([at(5), at(10), at(11), at(20), at(30), at(40)], [4, 3, 3, 2, 1, 1]);
         assert_eq!(at(60), 0);
-        sizing.taken(false, start + Duration::from_secs(61));
+        sizing.taken(0, start + Duration::from_secs(61));
         assert_eq!(sizing.target(), 1);
     }
 }

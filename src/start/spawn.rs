@@ -15,7 +15,8 @@ pub(super) async fn boot(
 ) -> Result<Worker, StartError> {
     let failed = |reason| StartError { rung, reason };
     let script = scripts.scripts().await.map_err(failed)?.worker;
-    let started = spawner.spawn(command(breed, script, cwd)).await.map_err(|error| failed(error.to_string()))?;
+    let started =
+        spawner.spawn(command(breed, script, cwd)).await.map_err(|error| failed(error.to_string()))?;
     if started.channel.is_none() {
         return Err(failed("the worker was started without a channel".to_owned()));
     }

@@ -26,7 +26,11 @@ impl Standby {
         Self { spawner, stocks: Mutex::default() }
     }
 
-    pub(super) async fn take(&self, breed: &Arc<Breed>, scripts: &ScriptSource) -> Result<Worker, StartError> {
+    pub(super) async fn take(
+        &self,
+        breed: &Arc<Breed>,
+        scripts: &ScriptSource,
+    ) -> Result<Worker, StartError> {
         self.stock(breed, scripts).take().await
     }
 

@@ -24,6 +24,8 @@ pub(super) trait Forge: Send + Sync + 'static {
 pub(super) struct Stock {
     forge: Arc<dyn Forge>,
     inner: Mutex<Inner>,
+    /// One reference for each worker in use, besides this one.
+    in_use: Arc<()>,
     runtime: Handle,
     own: Weak<Self>,
 }
@@ -52,6 +54,7 @@ impl Stock {
         let stock = Arc::new_cyclic(|own| Self {
             forge,
             inner: Mutex::default(),
+            in_use: Arc::default(),
             runtime: Handle::current(),
             own: Weak::clone(own),
         });
@@ -64,28 +67,36 @@ impl Stock {
         let told = {
             let mut inner = self.lock();
             let ready = next_alive(&mut inner.ready);
-            inner.sizing.taken(ready.is_some(), Instant::now());
+            let running = Arc::strong_count(&self.in_use) - 1 + inner.waiting.len();
+            inner.sizing.taken(running, Instant::now());
             if let Some(worker) = ready {
                 self.fill(&mut inner);
-                return Ok(worker);
+                return Ok(self.in_use(worker));
             }
             let (teller, told) = oneshot::channel();
             inner.waiting.push_back(teller);
             self.fill(&mut inner);
             told
         };
-        told.await.unwrap_or_else(|_| Err(StartError::ended()))
+        told.await.unwrap_or_else(|_| Err(StartError::ended())).map(|worker| self.in_use(worker))
     }
 
     /// Makes the first before anybody asks.
     pub(super) fn prime(&self) {
         let mut inner = self.lock();
-        inner.sizing.taken(true, Instant::now());
+        inner.sizing.taken(0, Instant::now());
         self.fill(&mut inner);
     }
 
+    /// Counts a worker as in use until its process is dropped.
+    fn in_use(&self, mut worker: Worker) -> Worker {
+        worker.started.process.hold(Arc::clone(&self.in_use));
+        worker
+    }
+
     /// How many are ready.
-    pub(super) fn ready(&self) -> usize {
+    #[cfg(test)]
+    fn ready(&self) -> usize {
         self.lock().ready.len()
     }
 

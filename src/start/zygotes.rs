@@ -188,15 +188,20 @@ impl Zygotes {
         let now = Instant::now();
         let mut lines = self.lines();
         let line = lines.entry(spec.breed.clone()).or_default();
-        look(&mut line.base, |nest| nest.is_worn(now), |over| {
-            let (zygotes, breed, scripts) = (Weak::clone(&self.own), spec.breed.clone(), spec.scripts.clone());
-            tokio::spawn(async move {
-                let Some(zygotes) = zygotes.upgrade() else { return };
-                let booted = zygotes.boot_base(&breed, &scripts).await;
-                zygotes.set(&breed, None, booted.map(|client| Nest::new(client, BTreeSet::new())));
-                drop(over);
-            });
-        })
+        look(
+            &mut line.base,
+            |nest| nest.is_worn(now),
+            |over| {
+                let (zygotes, breed, scripts) =
+                    (Weak::clone(&self.own), spec.breed.clone(), spec.scripts.clone());
+                tokio::spawn(async move {
+                    let Some(zygotes) = zygotes.upgrade() else { return };
+                    let booted = zygotes.boot_base(&breed, &scripts).await;
+                    zygotes.set(&breed, None, booted.map(|client| Nest::new(client, BTreeSet::new())));
+                    drop(over);
+                });
+            },
+        )
     }
 
     fn dependent(&self, spec: &WorkerSpec, base: &Arc<Nest>) -> Found {
@@ -283,8 +288,10 @@ impl Zygotes {
             let unfit = serde_json::from_str::<Refusal>(&refused).ok().and_then(|refusal| refusal.specifier);
             let Some(unfit) = unfit.filter(|name| packages.remove(name)) else { return Err(refused) };
             tracing::debug!(target: NATIVE, package = unfit, reason = refused, "Package is not loaded ahead");
-            if let Some(dependent) =
-                self.lines().get_mut(&spec.breed).and_then(|line| line.dependents.get_mut(spec.tree.as_path()))
+            if let Some(dependent) = self
+                .lines()
+                .get_mut(&spec.breed)
+                .and_then(|line| line.dependents.get_mut(spec.tree.as_path()))
             {
                 dependent.unfit.insert(unfit);
             }
@@ -317,9 +324,11 @@ impl Zygotes {
     pub(super) fn sweep(&self, now: Instant) {
         let mut ended = Vec::new();
         self.lines().retain(|_, line| {
-            ended.extend(line.dependents.extract_if(|_, dependent| {
-                now.saturating_duration_since(dependent.last_used) >= IDLE_AFTER
-            }));
+            ended.extend(
+                line.dependents.extract_if(|_, dependent| {
+                    now.saturating_duration_since(dependent.last_used) >= IDLE_AFTER
+                }),
+            );
             let idle = match &line.base {
                 Slot::Up(nest) => nest.is_idle(now),
                 Slot::Empty | Slot::Down { .. } => true,
@@ -364,7 +373,8 @@ fn make_room(dependents: &mut HashMap<PathBuf, Dependent>) {
     if dependents.len() < MAX_DEPENDENTS {
         return;
     }
-    let oldest = dependents.iter().min_by_key(|(_, dependent)| dependent.last_used).map(|(tree, _)| tree.clone());
+    let oldest =
+        dependents.iter().min_by_key(|(_, dependent)| dependent.last_used).map(|(tree, _)| tree.clone());
     if let Some(oldest) = oldest {
         dependents.remove(&oldest);
     }

@@ -18,8 +18,8 @@ use std::{
 };
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
-    recv, sendmsg, shutdown, socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
+    SocketType, recv, sendmsg, shutdown, socketpair,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -117,7 +117,8 @@ impl Client {
     /// Boots a zygote by `command`, which gets its control socket as descriptor 3. Cancelled, it ends by itself.
     pub async fn boot(spawner: &dyn Spawner, command: Command) -> Result<Self, ZygoteError> {
         let (own, theirs) = control_pair()?;
-        let command = Command { descriptor_3: Some(Arc::new(theirs)), channel: false, forks: true, ..command };
+        let command =
+            Command { descriptor_3: Some(Arc::new(theirs)), channel: false, forks: true, ..command };
         let Started { process, stdout, stderr, .. } = spawner.spawn(command).await?;
         for mut output in [stdout, stderr] {
             // A full pipe would stop it. What it has to say goes over its socket.
@@ -129,14 +130,18 @@ impl Client {
     /// Forks another zygote from this one; `payload` is JSON for `zygote.cjs`. Cancelled, it ends by itself.
     pub async fn fork_zygote(&self, payload: &str) -> Result<Self, ZygoteError> {
         let (own, theirs) = control_pair()?;
-        let process = self.fork(&[theirs.as_fd()], |id| Request::ForkZygote { id, payload: payload.as_bytes() }).await?;
+        let process = self
+            .fork(&[theirs.as_fd()], |id| Request::ForkZygote { id, payload: payload.as_bytes() })
+            .await?;
         Self::open(own, Origin::Forked { _process: process, _link: Arc::clone(&self.link) }).await
     }
 
     /// Forks a worker, which waits for its job. Cancelled, it is killed.
     pub async fn fork_worker(&self) -> Result<Started, ZygoteError> {
         let (host_ends, child_ends) = ends::make(true, "a worker")?;
-        let Some(channel) = &child_ends.channel else { return Err(ZygoteError::Lost { what: "got no channel" }) };
+        let Some(channel) = &child_ends.channel else {
+            return Err(ZygoteError::Lost { what: "got no channel" });
+        };
         let fds = [channel.as_fd(), child_ends.stdout.as_fd(), child_ends.stderr.as_fd()];
         let process = self.fork(&fds, |id| Request::ForkWorker { id }).await?;
         drop(child_ends);
@@ -159,11 +164,14 @@ impl Client {
     }
 
     async fn open(socket: OwnedFd, origin: Origin) -> Result<Self, ZygoteError> {
-        let socket = sys::register(socket, Interest::READABLE | Interest::WRITABLE).map_err(step("register"))?;
+        let socket =
+            sys::register(socket, Interest::READABLE | Interest::WRITABLE).map_err(step("register"))?;
         let socket = Arc::new(socket);
         let children = Arc::new(Mutex::new(Children::default()));
         let (ready, told) = oneshot::channel();
-        tokio::spawn(Reader { socket: Arc::clone(&socket), children: Arc::clone(&children), ready: Some(ready) }.run());
+        tokio::spawn(
+            Reader { socket: Arc::clone(&socket), children: Arc::clone(&children), ready: Some(ready) }.run(),
+        );
         let link = Link { socket, children, runtime: Handle::current(), _origin: origin };
         match timeout(READY_LIMIT, told).await {
             Ok(Ok(Ok(report))) => Ok(Self { link: Arc::new(link), report, forks: AtomicU64::new(0) }),
@@ -182,7 +190,8 @@ impl Client {
         let (forked, answer) = oneshot::channel();
         let id = self.link.add(Child { state, forked: Some(forked) })?;
         self.forks.fetch_add(1, Ordering::Relaxed);
-        let control = Arc::new(ChildControl { id, link: Arc::clone(&self.link), killed: AtomicBool::new(false) });
+        let control =
+            Arc::new(ChildControl { id, link: Arc::clone(&self.link), killed: AtomicBool::new(false) });
         // From here on, whatever ends this future kills what was forked.
         let mut unborn = KillOnDrop(Some(Arc::clone(&control)));
         let packet = request(id).encode().ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
@@ -208,8 +217,8 @@ impl Client {
 
 fn control_pair() -> Result<(OwnedFd, OwnedFd), ZygoteError> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let (own, theirs) =
-        socketpair(family, kind, SocketFlags::CLOEXEC, None).map_err(|error| step("socketpair")(error.into()))?;
+    let (own, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)
+        .map_err(|error| step("socketpair")(error.into()))?;
     rustix::io::ioctl_fionbio(&own, true).map_err(|error| step("ioctl")(error.into()))?;
     Ok((own, theirs))
 }
@@ -374,7 +383,12 @@ impl Reader {
             }
             Report::Exited { id, status, cpu_us, max_rss_kib } => {
                 if let Some(child) = children.by_id.get(&id) {
-                    child.state.send_replace(TreeState { exit: Some(status), gone: false, cpu_us, max_rss_kib });
+                    child.state.send_replace(TreeState {
+                        exit: Some(status),
+                        gone: false,
+                        cpu_us,
+                        max_rss_kib,
+                    });
                 }
             }
             Report::Gone { id } => {

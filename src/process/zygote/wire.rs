@@ -66,7 +66,8 @@ pub(super) fn decode(packet: &[u8]) -> Option<Report> {
     let (head, payload) = packet.split_at_checked(REPORT_HEAD_BYTES)?;
     let word = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes);
     let long = |at: usize| head[at..at + 8].try_into().map(u64::from_le_bytes);
-    let (value, id, length, version) = (word(4).ok()?.cast_signed(), long(8).ok()?, word(32).ok()?, word(36).ok()?);
+    let (value, id, length, version) =
+        (word(4).ok()?.cast_signed(), long(8).ok()?, word(32).ok()?, word(36).ok()?);
     if version != VERSION || usize::try_from(length) != Ok(payload.len()) {
         return None;
     }
@@ -74,7 +75,9 @@ pub(super) fn decode(packet: &[u8]) -> Option<Report> {
         16 => Report::Ready { pid: value, payload: payload.to_vec() },
         17 => Report::Forked { id, pid: u32::try_from(value).ok()? },
         18 => Report::ForkFailed { id, errno: value },
-        19 => Report::Exited { id, status: status(value), cpu_us: long(16).ok()?, max_rss_kib: long(24).ok()? },
+        19 => {
+            Report::Exited { id, status: status(value), cpu_us: long(16).ok()?, max_rss_kib: long(24).ok()? }
+        }
         20 => Report::Gone { id },
         21 => Report::Refused { payload: payload.to_vec() },
         _ => return None,

@@ -332,7 +332,7 @@ impl Setup {
         let prepared = self.check(request)?;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request)).await??;
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
-        let run = self.run_folder(&lease)?;
+        let run = Self::run_folder(&lease)?;
         state.start()?;
         let worker = state
             .unless_cancelled(Phase::Start, self.worker(request, &prepared.packages, &lease, &run))
@@ -390,7 +390,7 @@ impl Setup {
         self.host.lease(&self.settings, &self.facts, &request.tool_id, &request.dependencies, &key).await
     }
 
-    fn run_folder(&self, sandbox: &Sandbox) -> Result<RunFolder, SandboxError> {
+    fn run_folder(sandbox: &Sandbox) -> Result<RunFolder, SandboxError> {
         RunFolder::create(&sandbox.tree).map_err(|error| {
             let text = format!("could not make the working folder of the call: {error}");
             SandboxError::new(Code::StartFailed, Phase::Start, text)

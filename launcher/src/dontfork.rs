@@ -29,7 +29,7 @@ const fn step(code: u32, k: u32, otherwise: u8) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small positive constants")]
+#[expect(clippy::cast_possible_truncation, reason = "small positive constants")]
 static FILTER: [libc::sock_filter; 8] = [
     step(LOAD, ARCHITECTURE, 0),
     step(JUMP_IF_EQUAL, AUDIT_ARCH, 5),

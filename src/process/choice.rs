@@ -19,6 +19,12 @@ pub struct ProcessStarter {
     refusal: OnceLock<String>,
 }
 
+impl Default for ProcessStarter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ProcessStarter {
     /// With the launcher that lies beside this library.
     pub fn new() -> Self {

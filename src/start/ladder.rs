@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -69,7 +69,7 @@ impl RungLadder {
         match spec.forced {
             Some(Rung::Spawn) => self.spawn(&spec).await,
             Some(Rung::Standby) => self.standby.take(&spec.breed, &spec.scripts).await,
-            Some(Rung::Zygote) => self.forked(&spec, true).await.map_err(|none| none.into_error()),
+            Some(Rung::Zygote) => self.forked(&spec, true).await.map_err(NoZygote::into_error),
             None => self.best(&spec).await,
         }
     }
@@ -134,7 +134,7 @@ impl Ladder for RungLadder {
         Box::pin(self.climb(spec))
     }
 
-    fn learn(&self, rung: Rung, tree: &PathBuf, tool_id: &Arc<str>, verdict: Verdict) {
+    fn learn(&self, rung: Rung, tree: &Path, tool_id: &Arc<str>, verdict: Verdict) {
         let mut suspects = self.suspects();
         if suspects.is_empty() && verdict == Verdict::Sound {
             return;
@@ -142,7 +142,7 @@ impl Ladder for RungLadder {
         if suspects.len() >= MAX_SUSPECTS {
             suspects.clear();
         }
-        let suspect = (tree.clone(), Arc::clone(tool_id));
+        let suspect = (tree.to_path_buf(), Arc::clone(tool_id));
         let new = match (rung, verdict, suspects.get(&suspect)) {
             (Rung::Zygote, Verdict::Crashed, None) => Suspicion::Open,
             (Rung::Standby | Rung::Spawn, Verdict::Crashed, Some(Suspicion::Open)) => Suspicion::Cleared,
@@ -159,7 +159,7 @@ impl Ladder for RungLadder {
         suspects.insert(suspect, new);
     }
 
-    fn forget(&self, tree: &PathBuf) {
+    fn forget(&self, tree: &Path) {
         self.suspects().retain(|(of, _), _| of != tree);
         #[cfg(target_os = "linux")]
         self.zygotes.forget(tree);

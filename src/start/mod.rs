@@ -11,7 +11,7 @@ mod zygotes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -141,9 +141,9 @@ pub trait Ladder: Send + Sync {
     /// One worker, on the best rung that works.
     fn start(&self, spec: WorkerSpec) -> BoxFuture<'_, Result<Worker, StartError>>;
     /// Learns how a run on a rung went.
-    fn learn(&self, rung: Rung, tree: &PathBuf, tool_id: &Arc<str>, verdict: Verdict);
+    fn learn(&self, rung: Rung, tree: &Path, tool_id: &Arc<str>, verdict: Verdict);
     /// Ends what is kept ready for a tree.
-    fn forget(&self, tree: &PathBuf);
+    fn forget(&self, tree: &Path);
     /// The rung that the next worker will probably come from, with the reasons why no higher one is used.
     fn in_use(&self) -> (Rung, Vec<(Rung, String)>);
     /// Ends everything that is kept ready.

@@ -9,7 +9,7 @@ pub(super) const MAX_READY: usize = 8;
 const SHRINK_AFTER: Duration = Duration::from_secs(10);
 
 /// Without a call for this long, none is.
-const IDLE_AFTER: Duration = Duration::from_secs(60);
+const IDLE_AFTER: Duration = Duration::from_mins(1);
 
 /// The size of a stock: grows with the calls that run at once, shrinks when calls stay away.
 #[derive(Debug, Default)]

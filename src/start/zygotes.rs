@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::{Duration, Instant},
 };
@@ -30,13 +30,13 @@ use crate::{
 const MAX_FORKS: u64 = 5_000;
 
 /// After this long, too.
-const MAX_AGE: Duration = Duration::from_secs(30 * 60);
+const MAX_AGE: Duration = Duration::from_mins(30);
 
 /// A zygote that nobody used for this long ends.
-const IDLE_AFTER: Duration = Duration::from_secs(5 * 60);
+const IDLE_AFTER: Duration = Duration::from_mins(5);
 
 /// How long a refusal counts before a zygote is tried again.
-const RETRY_AFTER: Duration = Duration::from_secs(60);
+const RETRY_AFTER: Duration = Duration::from_mins(1);
 
 /// The most zygotes of trees; beyond it the least recently used ends. One takes some 5 to 20 MiB.
 const MAX_DEPENDENTS: usize = 16;
@@ -302,7 +302,7 @@ impl Zygotes {
         Err("too many of its packages cannot be loaded ahead".to_owned())
     }
 
-    fn set(&self, breed: &Breed, tree: Option<&std::path::Path>, booted: Result<Arc<Nest>, String>) {
+    fn set(&self, breed: &Breed, tree: Option<&Path>, booted: Result<Arc<Nest>, String>) {
         let slot = match booted {
             Ok(nest) => Slot::Up(nest),
             Err(reason) => Slot::Down { reason, until: Instant::now() + RETRY_AFTER },
@@ -339,7 +339,7 @@ impl Zygotes {
         drop(ended);
     }
 
-    pub(super) fn forget(&self, tree: &PathBuf) {
+    pub(super) fn forget(&self, tree: &Path) {
         let ended: Vec<_> =
             self.lines().values_mut().filter_map(|line| line.dependents.remove(tree)).collect();
         drop(ended);

@@ -22,13 +22,16 @@ static INTENDED: AtomicI32 = AtomicI32::new(UNKNOWN);
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
 type Callback = unsafe extern "C" fn(*mut c_void);
+type Current = unsafe extern "C" fn() -> *mut c_void;
+type Of = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+type Register = unsafe extern "C" fn(*mut c_void, Callback, *mut c_void);
 
 /// The functions of Node and V8 that lead to `node::AtExit`.
 pub(crate) struct AtExit {
-    isolate: unsafe extern "C" fn() -> *mut c_void,
-    context: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
-    environment: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
-    at_exit: unsafe extern "C" fn(*mut c_void, Callback, *mut c_void),
+    isolate: Current,
+    context: Of,
+    environment: Of,
+    register: Register,
 }
 
 impl AtExit {
@@ -39,12 +42,12 @@ impl AtExit {
         // `node::AtExit(node::Environment*, void (*)(void*), void*)`. A `Local` is one pointer, passed as such.
         unsafe {
             Some(Self {
-                isolate: mem::transmute::<*mut c_void, _>(symbol(c"_ZN2v87Isolate10GetCurrentEv")?),
-                context: mem::transmute::<*mut c_void, _>(symbol(c"_ZN2v87Isolate17GetCurrentContextEv")?),
-                environment: mem::transmute::<*mut c_void, _>(symbol(
+                isolate: mem::transmute::<*mut c_void, Current>(symbol(c"_ZN2v87Isolate10GetCurrentEv")?),
+                context: mem::transmute::<*mut c_void, Of>(symbol(c"_ZN2v87Isolate17GetCurrentContextEv")?),
+                environment: mem::transmute::<*mut c_void, Of>(symbol(
                     c"_ZN4node21GetCurrentEnvironmentEN2v85LocalINS0_7ContextEEE",
                 )?),
-                at_exit: mem::transmute::<*mut c_void, _>(symbol(
+                register: mem::transmute::<*mut c_void, Register>(symbol(
                     c"_ZN4node6AtExitEPNS_11EnvironmentEPFvPvES2_",
                 )?),
             })
@@ -57,7 +60,7 @@ impl AtExit {
         // SAFETY: within a call from JavaScript there is an isolate, a context, and Node's environment in it.
         unsafe {
             let environment = (self.environment)((self.context)((self.isolate)()));
-            (self.at_exit)(environment, callback, std::ptr::null_mut());
+            (self.register)(environment, callback, std::ptr::null_mut());
         }
     }
 }

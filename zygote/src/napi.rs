@@ -249,12 +249,13 @@ unsafe extern "C" fn leave(env: Env, info: *mut c_void) -> Value {
 unsafe extern "C" fn random(env: Env, info: *mut c_void) -> Value {
     // SAFETY: called by N-API.
     let call = unsafe { Call::new(env, info) };
-    let Ok([a, b, c, d, e, f, ..]) = sys::random::<8>() else {
+    let Ok(bytes) = sys::random::<8>() else {
         return call.throw("the kernel gives no random bytes");
     };
-    let high = f64::from(u32::from_le_bytes([a, b, c, d]));
-    let low = f64::from(u16::from_le_bytes([e, f]));
-    call.double((high * 65_536.0 + low) / 281_474_976_710_656.0)
+    // As many bits as a double's fraction holds.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit exactly")]
+    let fraction = (u64::from_le_bytes(bytes) >> 11) as f64 / (1_u64 << 53) as f64;
+    call.double(fraction)
 }
 
 /// `handles()`: how many handles of the event loop are active, those that do not keep it alive included.

@@ -10,6 +10,10 @@ use std::{
 
 use crate::wire::{MAX_FDS, MAX_PAYLOAD_BYTES, REQUEST_HEAD_BYTES};
 
+/// The size of the descriptors beside one request.
+#[expect(clippy::cast_possible_truncation, reason = "a few small numbers")]
+const FDS_BYTES: u32 = (MAX_FDS * mem::size_of::<RawFd>()) as u32;
+
 /// Room for the descriptors beside a packet, with the alignment the kernel's header wants.
 #[repr(C, align(8))]
 struct Ancillary([u8; 64]);
@@ -47,7 +51,7 @@ pub(crate) fn receive(socket: RawFd) -> Received {
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         message.msg_control = room.0.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE((MAX_FDS * mem::size_of::<RawFd>()) as u32) as _;
+        message.msg_controllen = libc::CMSG_SPACE(FDS_BYTES) as _;
         let size = libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
         if size < 0 {
             let nothing = matches!(errno(), libc::EAGAIN | libc::EINTR);
@@ -73,6 +77,7 @@ unsafe fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
         while !header.is_null() {
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                #[expect(clippy::cast_ptr_alignment, reason = "read unaligned below")]
                 let data = libc::CMSG_DATA(header).cast::<RawFd>();
                 for index in 0..bytes / mem::size_of::<RawFd>() {
                     fds.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));

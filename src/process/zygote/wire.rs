@@ -126,7 +126,7 @@ mod tests {
     fn a_request_has_a_head_of_sixteen_bytes() {
         let packet = Request::ForkZygote { id: 2, payload: b"{}" }.encode().unwrap();
         assert_eq!(packet, [2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}']);
-        assert_eq!(Request::ForkZygote { id: 2, payload: &[0; MAX_PAYLOAD_BYTES + 1] }.encode(), None);
+        assert_eq!(Request::ForkZygote { id: 2, payload: &vec![0; MAX_PAYLOAD_BYTES + 1] }.encode(), None);
     }
 
     proptest! {

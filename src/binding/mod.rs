@@ -85,7 +85,7 @@ impl BindingExecutor {
         call_id: f64,
         request: String,
         args_json: Option<String>,
-        on_event: Option<Function<'env, (String, String), ()>>,
+        on_event: Option<Function<'env, events::CallEvent, ()>>,
     ) -> napi::Result<Object<'env>> {
         let events = on_event.map(|function| events::listener(&function)).transpose()?;
         let (settle, promise) = promise(env)?;
@@ -147,7 +147,7 @@ pub fn isolation_report(env: &Env) -> napi::Result<Object<'_>> {
 pub fn set_log_sink(
     env: &Env,
     level: String,
-    sink: Option<Function<'_, (logs::LogRecord,), ()>>,
+    sink: Option<Function<'_, logs::LogRecord, ()>>,
 ) -> napi::Result<()> {
     logs::set(env, &level, sink)
 }

@@ -7,14 +7,31 @@ use std::{
 
 #[cfg(target_os = "linux")]
 use super::launcher::LauncherSpawner;
+#[cfg(target_os = "linux")]
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
 use super::{BoxFuture, Command, SpawnError, Spawner, Started, plain::PlainSpawner};
 use crate::log::NATIVE;
+
+/// How long a start waits for a launcher that is being replaced.
+#[cfg(target_os = "linux")]
+const REPLACEMENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often it looks.
+#[cfg(target_os = "linux")]
+const REPLACEMENT_POLL: Duration = Duration::from_millis(50);
 
 /// The process's starter of processes.
 pub struct ProcessStarter {
     #[cfg(target_os = "linux")]
     launcher: LauncherSpawner,
     plain: PlainSpawner,
+    /// Whether the launcher ever started something.
+    #[cfg(target_os = "linux")]
+    worked: AtomicBool,
     /// Why the launcher is not used; set once.
     refusal: OnceLock<String>,
 }
@@ -32,6 +49,8 @@ impl ProcessStarter {
             #[cfg(target_os = "linux")]
             launcher: LauncherSpawner::new(beside(&crate::sys_library::own_library(), "launcher")),
             plain: PlainSpawner::new(),
+            #[cfg(target_os = "linux")]
+            worked: AtomicBool::new(false),
             refusal: OnceLock::new(),
         }
     }
@@ -50,12 +69,36 @@ impl ProcessStarter {
     async fn start(&self, command: Command) -> Result<Started, SpawnError> {
         #[cfg(target_os = "linux")]
         if self.refusal.get().is_none() {
-            match self.launcher.spawn(command.clone()).await {
-                Err(error @ SpawnError::LauncherUnavailable { .. }) => self.refuse(&error.to_string()),
+            match self.through_launcher(&command).await {
+                Err(error @ SpawnError::LauncherUnavailable { .. })
+                    if !self.worked.load(Ordering::Relaxed) =>
+                {
+                    self.refuse(&error.to_string());
+                }
                 other => return other,
             }
         }
         self.plain.spawn(command).await
+    }
+
+    /// One that ran before and died again and again is waited for; it is no reason to go on without.
+    #[cfg(target_os = "linux")]
+    async fn through_launcher(&self, command: &Command) -> Result<Started, SpawnError> {
+        let end = Instant::now() + REPLACEMENT_LIMIT;
+        loop {
+            let started = self.launcher.spawn(command.clone()).await;
+            match &started {
+                Ok(_) => self.worked.store(true, Ordering::Relaxed),
+                Err(SpawnError::LauncherUnavailable { .. })
+                    if self.worked.load(Ordering::Relaxed) && Instant::now() < end =>
+                {
+                    tokio::time::sleep(REPLACEMENT_POLL).await;
+                    continue;
+                }
+                Err(_) => {}
+            }
+            return started;
+        }
     }
 
     #[cfg(target_os = "linux")]

@@ -107,7 +107,11 @@ unsafe extern "C" fn drained(_: *mut c_void) {
     leave(intended_or(0))
 }
 
-/// An error was not handled.
+/// An error was not handled, which `process.on('exit')` was told; or, without that, the process is about to signal itself
+/// (`process.kill` runs these hooks when it looks as if the signal ends the process), which is to show in its status.
 unsafe extern "C" fn failed(_: *mut c_void) {
-    leave(intended_or(1))
+    let status = INTENDED.load(Relaxed);
+    if status != UNKNOWN {
+        leave(status)
+    }
 }

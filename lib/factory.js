@@ -54,7 +54,8 @@ class SandboxExecutorFactory {
     log(NAME, 'info', {}, 'Cleaning up sandbox executors');
     const executor = this.#nativeExecutor;
     this.#nativeExecutor = undefined;
-    if (executor) await cleanUp(executor, this === SandboxExecutorFactory.#instance);
+    const drain = this === SandboxExecutorFactory.#instance;
+    if (executor || drain) await cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain);
     log(NAME, 'info', {}, 'Sandbox executor cleanup completed');
   }
 

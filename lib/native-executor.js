@@ -57,9 +57,11 @@ class NativeSandboxExecutor {
   }
 
   async #cleanUp(drain) {
-    if (!this.#core) return;
+    // What belongs to the process is there as soon as any executor was used.
+    const core = drain && inUse ? this.#takeCore() : this.#core;
+    if (!core) return;
     try {
-      await this.#core.cleanup(drain);
+      await core.cleanup(drain);
     } catch (error) {
       throw outcomeUnknown(error);
     }

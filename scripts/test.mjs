@@ -5,14 +5,26 @@
 //
 // Variables: SHARED_CASES, a folder of shared field cases (else ../shared/cases, where it exists).
 
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { buildSteps } from './build.mjs';
-import { installIfNeeded, needsRust, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
+import { installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
 
 const { values: options } = parseArgs({ options: { full: { type: 'boolean', default: false } } });
+
+/** The Node that everything runs on; the one that runs this script gets the shared cases as a smoke test. */
+const MAIN_NODE = '22';
+const nodeFolder = join(ROOT, 'target', `node-${MAIN_NODE}`);
+const mainNode = join(nodeFolder, 'node_modules', 'node', 'bin', process.platform === 'win32' ? 'node.exe' : 'node');
+
+function installMainNode() {
+  if (existsSync(mainNode)) return;
+  mkdirSync(nodeFolder, { recursive: true });
+  writeFileSync(join(nodeFolder, 'package.json'), '{ "private": true }');
+  sh('npm', ['install', '--no-audit', '--no-fund', `node@${MAIN_NODE}`], { cwd: nodeFolder });
+}
 
 function nodeTests() {
   const files = readdirSync(join(ROOT, '__test__'), { recursive: true })
@@ -22,11 +34,11 @@ function nodeTests() {
   // One file at a time: several of them measure time or count what is left on the machine.
   const args = ['--test', '--test-concurrency=1', '--test-reporter=spec'];
   const env = { NSE_TEST_FULL: options.full ? '1' : '' };
-  sh(process.execPath, [...args, ...files.map((name) => join('__test__', name))], { env });
+  sh(mainNode, [...args, ...files.map((name) => join('__test__', name))], { env });
 }
 
 /** Runs the shared cases; each must pass, but those listed as exceptions, which must not. */
-function sharedCases() {
+function sharedCases(node) {
   const folder = process.env.SHARED_CASES ? resolve(process.env.SHARED_CASES) : resolve(ROOT, '..', 'shared', 'cases');
   if (!existsSync(join(folder, 'run.mjs'))) {
     if (process.env.SHARED_CASES) throw new StepFailed(`SHARED_CASES is set, but ${folder} has no run.mjs`);
@@ -37,21 +49,15 @@ function sharedCases() {
   }
   const scratch = mkdtempSync(join(tmpdir(), 'nse-cases-'));
   try {
-    judge(runCases(folder, join(scratch, 'report.json')));
+    judge(runCases(node, folder, join(scratch, 'report.json')));
   } finally {
     rmSync(scratch, { recursive: true, force: true });
   }
 }
 
-function runCases(folder, report) {
+function runCases(node, folder, report) {
   try {
-    sh(process.execPath, [
-      join(folder, 'run.mjs'),
-      join(ROOT, 'index.js'),
-      join(folder, 'shared.mjs'),
-      '--report',
-      report,
-    ]);
+    sh(node, [join(folder, 'run.mjs'), join(ROOT, 'index.js'), join(folder, 'shared.mjs'), '--report', report]);
   } catch (error) {
     // Failing cases end it with 1 too; without a report it broke.
     if (!existsSync(report)) throw error;
@@ -78,9 +84,22 @@ function judge(results) {
   if (complaints.length > 0) throw new StepFailed(complaints.join('\n'));
 }
 
+/** Named, so that all steps share what they compile: napi names it too. */
+const target = hostTriple();
+
+function hostTriple() {
+  try {
+    needsRust('rustfmt', 'clippy');
+    return output('rustc', ['-vV']).match(/^host: (.+)$/m)[1];
+  } catch (error) {
+    console.log(error.message);
+    process.exit(1);
+  }
+}
+
 const steps = [
-  ['look for the tools', () => needsRust('rustfmt', 'clippy')],
   ['install the development dependencies', installIfNeeded],
+  [`install Node ${MAIN_NODE}`, installMainNode],
   ['cargo fmt', () => sh('cargo', ['fmt', '--all', '--check'], { hint: 'Mend it with: npm run format' })],
   [
     'biome',
@@ -90,10 +109,14 @@ const steps = [
       }),
   ],
   ['types', () => sh(process.execPath, [tool('typescript', 'tsc'), '-p', 'tsconfig.json'])],
-  ['clippy', () => sh('cargo', ['clippy', '--workspace', '--all-targets', '--', '-D', 'warnings'])],
-  ['cargo test', () => sh('cargo', ['test', '--workspace'])],
-  ...buildSteps(),
-  ['node tests', nodeTests],
-  ['shared cases', sharedCases],
+  ['clippy', () => sh('cargo', ['clippy', '--target', target, '--workspace', '--all-targets', '--', '-D', 'warnings'])],
+  [
+    'cargo test',
+    () => sh('cargo', ['test', '--target', target, '--workspace'], { env: { NATIVE_SANDBOX_TEST_NODES: mainNode } }),
+  ],
+  ...buildSteps({ debug: true, target }),
+  [`node tests on Node ${MAIN_NODE}`, nodeTests],
+  [`shared cases on Node ${MAIN_NODE}`, () => sharedCases(mainNode)],
+  [`shared cases on Node ${process.versions.node}`, () => sharedCases(process.execPath)],
 ];
 process.exitCode = (await runSteps(steps)) ? 0 : 1;

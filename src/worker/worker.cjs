@@ -558,7 +558,8 @@ function serve(fd, begin) {
   if (args === undefined) self.exit(0);
   if (begin !== undefined) begin();
   const parsed = parse(job);
-  if (parsed.version !== VERSION) throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
+  if (parsed.version !== VERSION)
+    throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
   if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
   adopt(parsed);
   run(parsed, code, parse(args));

@@ -21,6 +21,8 @@ const { performance } = require('node:perf_hooks');
 const v8 = require('node:v8');
 const vm = require('node:vm');
 
+/** The oldest Node whose forked children can do all that tools do. */
+const OLDEST_NODE = 22;
 const CONTROL_FD = 3;
 const CHANNEL_FD = 3;
 /** How long one module may take to load, unless the request says otherwise. */
@@ -33,9 +35,29 @@ const EXIT_OF_THROWING_HANDLER = 7;
 
 /** Built-ins that tools use, directly or through packages; each is compiled once, here. */
 const COMMON_BUILTINS = [
-  'assert', 'child_process', 'dns', 'events', 'fs/promises', 'http', 'http2', 'https', 'net', 'os', 'querystring',
-  'readline', 'stream', 'stream/promises', 'stream/web', 'string_decoder', 'timers/promises', 'tls', 'tty', 'url', 'util',
-  'worker_threads', 'zlib',
+  'assert',
+  'child_process',
+  'dns',
+  'events',
+  'fs/promises',
+  'http',
+  'http2',
+  'https',
+  'net',
+  'os',
+  'querystring',
+  'readline',
+  'stream',
+  'stream/promises',
+  'stream/web',
+  'string_decoder',
+  'timers/promises',
+  'tls',
+  'tty',
+  'url',
+  'util',
+  'worker_threads',
+  'zlib',
 ];
 
 const { apply } = Reflect;
@@ -66,9 +88,7 @@ function forwardRandom() {
   defineHidden(Math, 'random', random);
 
   const { randomUUID, randomInt } = crypto;
-  crypto.randomUUID = function (options) {
-    return randomUUID(inWorker ? options : { ...options, disableEntropyCache: true });
-  };
+  crypto.randomUUID = (options) => randomUUID(inWorker ? options : { ...options, disableEntropyCache: true });
   defineHidden(crypto.randomUUID, 'name', 'randomUUID');
   crypto.randomInt = function (...args) {
     if (!inWorker) taint = 'it draws from crypto.randomInt when it is loaded';
@@ -158,7 +178,8 @@ function guardExit() {
   const watched = (emit) =>
     function (event, code) {
       if (event !== 'exit') return apply(emit, this, arguments);
-      if (loading !== undefined) native.refuse(CONTROL_FD, JSON.stringify({ ...loading, reason: 'it ends the process' }));
+      if (loading !== undefined)
+        native.refuse(CONTROL_FD, JSON.stringify({ ...loading, reason: 'it ends the process' }));
       // Should a listener throw, Node ends by this status as well.
       intend(Number(process.exitCode) || 1);
       const emitted = apply(emit, this, arguments);
@@ -191,7 +212,7 @@ function guardExit() {
     __proto__: null,
     get: () => reallyExit,
     set: (assigned) => {
-      reallyExit = function (code) {
+      reallyExit = (code) => {
         try {
           return apply(assigned, process, [code]);
         } finally {
@@ -377,6 +398,10 @@ function trial() {
 
 /** Loads what is costly to load in a child. */
 async function boot() {
+  // On Node 20, instantiating WebAssembly (and so `fetch`) hangs in a forked child, whatever the flags.
+  if (Number.parseInt(process.versions.node, 10) < OLDEST_NODE) {
+    throw new Error(`Node ${OLDEST_NODE} or newer is needed for forked processes, this is ${process.version}`);
+  }
   for (const name of COMMON_BUILTINS) require(`node:${name}`);
   // Node 20 warns, once, of the loader that workers give to the code they compile; a tool's output is no place for it.
   const { emitWarning } = process;

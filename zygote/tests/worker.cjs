@@ -49,7 +49,8 @@ function serve(fd, begin) {
   const text = readExactly(fd, length).toString();
   begin();
   // Not `run`'s promise: what a job throws later is to end the process as it would anywhere.
-  if (text.startsWith('//raw\n')) require('node:vm').compileFunction(text, ['require'], { filename: '/job.cjs' })(require);
+  if (text.startsWith('//raw\n'))
+    require('node:vm').compileFunction(text, ['require'], { filename: '/job.cjs' })(require);
   else run(fd, text);
 }
 

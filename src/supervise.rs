@@ -433,6 +433,8 @@ impl Run {
     fn settle(&mut self, outcome: Outcome) {
         let Some(settle) = self.settle.take() else { return };
         self.failure = outcome.as_ref().err().map(|error| error.code);
+        // What is left of the call needs no worker kept ready.
+        self.process.release();
         let outcome = outcome.map_err(|error| SandboxError {
             stdout: Some(self.captured.stdout.tail.text()),
             stderr: Some(self.captured.stderr.tail.text()),

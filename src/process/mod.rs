@@ -124,6 +124,11 @@ impl Process {
         self.held = Some(token);
     }
 
+    /// Gives the token of [`Self::hold`] back before the process is gone.
+    pub fn release(&mut self) {
+        self.held = None;
+    }
+
     /// Process id in the host's PID namespace; valid until `gone`.
     pub fn pid(&self) -> u32 {
         self.pid

@@ -88,7 +88,7 @@ impl Stock {
         self.fill(&mut inner);
     }
 
-    /// Counts a worker as in use until its process is dropped.
+    /// Counts a worker as in use until its call is settled, or its process dropped.
     fn in_use(&self, mut worker: Worker) -> Worker {
         worker.started.process.hold(Arc::clone(&self.in_use));
         worker

@@ -208,7 +208,7 @@ export interface ExecutorOptions {
   /**
    * Forces a way of starting workers. A way that is not available rejects calls with `START_FAILED`.
    *
-   * Default: the fastest that works; `'spawn'` is the one of this version. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_START`.
+   * Default: the fastest that works; see `getMetrics().rung`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_START`.
    */
   start?: 'zygote' | 'standby' | 'spawn';
   /**

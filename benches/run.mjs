@@ -1,0 +1,238 @@
+// `npm run bench`: this package and the published original, side by side in one run.
+//
+//   npm run bench -- [options]
+//
+//   --quick            few samples: shows that everything works, not how fast
+//   --full             the rows about growth too, 10,000 calls and 100 trees among them
+//   --only <id,…>      these rows alone
+//   --no-original      this package alone; without the other side there are no ratios
+//   --start <rung>     forces a way of starting workers
+//   --node <path>      the Node of both sides; without it, a Node 22
+//   --name <name>      of the report: bench-results/<name>.json (default: latest)
+//   --svg <path>       of the picture (default: bench-results/latency.svg)
+//   --cache <folder>   where the original is kept; about 620 MB
+//   --no-build         measures what is built already
+//
+// Ends with 1 when a row broke or an answer of this package was wrong; a missed target is told, and is no failure.
+
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { delimiter, dirname, join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import { buildSteps } from '../scripts/build.mjs';
+import { installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, seconds } from '../scripts/steps.mjs';
+import { defaultCache, node22, ORIGINAL, original } from './cache.mjs';
+import { Host } from './hosts.mjs';
+import { facts } from './machine.mjs';
+import { preamble, table } from './report.mjs';
+import { ROWS } from './rows.mjs';
+import { latencies } from './svg.mjs';
+
+const NAMES = { ours: 'this package', original: 'the original' };
+const RESULTS = join(ROOT, 'bench-results');
+
+function options() {
+  const flag = { type: 'boolean', default: false };
+  const word = { type: 'string' };
+  const { values } = parseArgs({
+    options: {
+      quick: flag,
+      full: flag,
+      only: word,
+      'no-original': flag,
+      start: word,
+      node: word,
+      name: { ...word, default: 'latest' },
+      svg: { ...word, default: join(RESULTS, 'latency.svg') },
+      cache: { ...word, default: defaultCache() },
+      'no-build': flag,
+    },
+  });
+  if (!/^[\w.-]+$/.test(values.name)) throw new StepFailed('--name is the name of a file, without folders');
+  return { ...values, rows: chosen(values) };
+}
+
+function chosen({ only, full }) {
+  if (!only) return ROWS.filter((row) => full || !row.full);
+  return only.split(',').map((id) => {
+    const row = ROWS.find((one) => one.id === id);
+    if (!row) throw new StepFailed(`--only ${id}: no such row; there are ${ROWS.map((one) => one.id).join(', ')}`);
+    return row;
+  });
+}
+
+/** What the rows measure with. */
+class Bench {
+  faults = [];
+  about;
+  #files;
+  #quick;
+  #start;
+  #folders = 0;
+
+  constructor({ node, files, quick, start, scratch }) {
+    this.node = node;
+    this.scratch = scratch;
+    this.#files = files;
+    this.#quick = quick;
+    this.#start = start;
+  }
+
+  /** The sides that are measured, this package first. */
+  get sides() {
+    return Object.keys(this.#files);
+  }
+
+  name(side) {
+    return NAMES[side];
+  }
+
+  pick({ quick, usual }) {
+    return this.#quick ? quick : usual;
+  }
+
+  /** Something that this package did wrong: the run fails. */
+  fault(text) {
+    this.faults.push(text);
+  }
+
+  /** A folder of a host's own, for its temp folder and home. */
+  folder(side) {
+    this.#folders += 1;
+    const folder = join(this.scratch, 'hosts', `${side}-${this.#folders}`);
+    mkdirSync(folder, { recursive: true });
+    return folder;
+  }
+
+  start(side, { env = {}, folder = this.folder(side) } = {}) {
+    const forced = side === 'ours' && this.#start ? { AGENTS_FUNCTION_TOOL_SANDBOX_START: this.#start } : {};
+    const text = Object.fromEntries(
+      Object.entries({ ...env, ...forced }).map(([name, value]) => [name, String(value)])
+    );
+    return Host.start({ side, file: this.#files[side], node: this.node.path, folder, env: text });
+  }
+
+  /** Notes what a host of ours says about itself; after calls were made, as rungs are probed at first use. */
+  async remember(host) {
+    this.about = await host.ask('metrics');
+  }
+
+  /** Removes what the hosts of a row left. */
+  clean() {
+    rmSync(join(this.scratch, 'hosts'), { recursive: true, force: true, maxRetries: 5 });
+  }
+}
+
+async function prepared(options) {
+  if (process.platform !== 'linux') throw new StepFailed('The bench reads /proc: it runs on Linux only.');
+  if (!options['no-build']) await build();
+  if (!existsSync(join(ROOT, 'binding.cjs')))
+    throw new StepFailed('There is no build to measure: leave --no-build out.');
+  const machine = facts();
+  const node = node22(options.cache, options.node && resolve(options.node));
+  const files = { ours: join(ROOT, 'index.js') };
+  let originalIs = 'left out (--no-original)';
+  if (!options['no-original']) {
+    const { file, version } = original(options.cache);
+    files.original = file;
+    originalIs = `${ORIGINAL} ${version}`;
+  }
+  const versions = {
+    node: node.version,
+    nodeOrigin: node.origin,
+    npm: output('npm', ['--version'], { env: { PATH: [dirname(node.path), process.env.PATH].join(delimiter) } }).trim(),
+    package: JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')).version,
+    build: options['no-build'] ? 'as found (--no-build: perhaps not the release build)' : 'release build',
+    original: originalIs,
+  };
+  return { machine, node, files, versions };
+}
+
+async function build() {
+  const steps = [
+    ['look for the tools', () => needsRust()],
+    ['install the development dependencies', installIfNeeded],
+    ...buildSteps(),
+  ];
+  if (!(await runSteps(steps))) throw new StepFailed('The build failed.');
+}
+
+async function measure(bench, rows) {
+  const lines = [];
+  for (const { id, measure: act } of rows) {
+    const began = performance.now();
+    try {
+      lines.push(await act(bench));
+    } catch (error) {
+      bench.fault(`${id} broke: ${error.stack}`);
+      lines.push({ id, title: id, error: error.message });
+    } finally {
+      bench.clean();
+    }
+    console.error(`${id}: ${seconds(performance.now() - began)}`);
+  }
+  return lines;
+}
+
+/** Rung and tier, as the package itself names them. */
+async function startOf(bench) {
+  if (!bench.about) await askOnce(bench);
+  const { metrics, isolation } = bench.about;
+  const words = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+  const refused = [metrics.rungsNotUsed, metrics.withoutLauncher].filter((one) => one?.length);
+  return {
+    rung: words(metrics.rung ?? metrics.rungs),
+    tier: isolation.tier,
+    refused: refused.map(words).join('; '),
+  };
+}
+
+async function askOnce(bench) {
+  const host = await bench.start('ours');
+  await host.ask('calls', { tool: 'trivial', count: 1 });
+  await bench.remember(host);
+  await host.end();
+  bench.clean();
+}
+
+function write(path, text) {
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, text);
+  console.log(`written: ${path}`);
+}
+
+function picture(lines, { machine, versions, start }) {
+  return latencies(lines, {
+    title: 'Time of one call',
+    subtitle: `Node ${versions.node.slice(1)}, ${machine.cpu}, ${machine.cores} cores; rung ${start.rung}, tier ${start.tier}; original: ${versions.original}`,
+  });
+}
+
+async function main() {
+  const chosenOptions = options();
+  const { quick, name, svg } = chosenOptions;
+  const { machine, node, files, versions } = await prepared(chosenOptions);
+  const scratch = mkdtempSync(join(tmpdir(), 'nse-bench-'));
+  // Workers may run under other users.
+  chmodSync(scratch, 0o755);
+  process.on('exit', () => rmSync(scratch, { recursive: true, force: true, maxRetries: 5 }));
+
+  const bench = new Bench({ node, files, quick, start: chosenOptions.start, scratch });
+  const lines = await measure(bench, chosenOptions.rows);
+  const about = { machine, versions, start: await startOf(bench), quick };
+  console.log(`\n${preamble(about)}\n\n${table(lines)}\n`);
+  write(
+    join(RESULTS, `${name}.json`),
+    `${JSON.stringify({ ...about, date: new Date().toISOString(), lines }, null, 1)}\n`
+  );
+  const shown = lines.filter(({ plot }) => plot);
+  if (shown.length > 0) write(resolve(svg), picture(shown, about));
+  for (const fault of bench.faults) console.error(`FAULT: ${fault}`);
+  process.exitCode = bench.faults.length > 0 ? 1 : 0;
+}
+
+for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => process.exit(130));
+main().catch((error) => {
+  console.error(error instanceof StepFailed ? error.message : error.stack);
+  process.exitCode = 1;
+});

@@ -1,0 +1,106 @@
+// The function tools that are measured, each with the check of its answer: a wrong answer is no measurement.
+//
+// All are block-bodied arrows, the one form that the original runs too.
+
+/** Exact versions, so that two runs months apart load the same code. */
+const PACKAGES = { lodash: '4.18.1', zod: '4.6.7', axios: '1.21.1' };
+
+const CPU_ROUNDS = 200_000_000;
+const ALLOCATION_ROUNDS = 60;
+
+const plusOne = (args, answer) => answer === args.n + 1;
+
+export const TOOLS = {
+  trivial: {
+    code: '({ n }) => { return n + 1; }',
+    right: plusOne,
+  },
+  packages: {
+    code: `({ n }) => {
+      const _ = require('lodash');
+      const { z } = require('zod');
+      const axios = require('axios');
+      const Order = z.object({ id: z.number().int(), items: z.array(z.object({ price: z.number() })) });
+      const order = Order.parse({ id: n, items: [{ price: n }, { price: 2 }] });
+      const url = axios.getUri({ url: '/orders', params: { id: order.id } });
+      return { total: _.sumBy(order.items, 'price'), url };
+    }`,
+    dependencies: PACKAGES,
+    right: ({ n }, answer) => answer?.total === n + 2 && answer.url === `/orders?id=${n}`,
+  },
+  fetching: {
+    code: `async ({ n, url }) => {
+      const response = await fetch(url + '?n=' + n);
+      return (await response.json()).n + 1;
+    }`,
+    right: plusOne,
+  },
+  // In flight for a while, so that its memory can be looked at.
+  waiting: {
+    code: `async ({ n, holdMs }) => {
+      await new Promise((done) => setTimeout(done, holdMs));
+      return n + 1;
+    }`,
+    right: plusOne,
+  },
+  fetchedAndWaiting: {
+    code: `async ({ n, url, holdMs }) => {
+      const response = await fetch(url + '?n=' + n);
+      const answer = (await response.json()).n + 1;
+      await new Promise((done) => setTimeout(done, holdMs));
+      return answer;
+    }`,
+    right: plusOne,
+  },
+  // The two below time themselves, from inside: what is asked is how fast code runs, not how fast it starts.
+  computing: {
+    code: `({ n, rounds }) => {
+      const began = performance.now();
+      let state = n | 1;
+      let checksum = 0;
+      for (let round = 0; round < rounds; round++) {
+        state = (Math.imul(state, 1664525) + 1013904223) | 0;
+        checksum = (checksum + (state >>> 16) % 1009) | 0;
+      }
+      return { checksum, ms: performance.now() - began };
+    }`,
+    args: { rounds: CPU_ROUNDS },
+    right: timedItself,
+  },
+  allocating: {
+    code: `({ n, rounds }) => {
+      const began = performance.now();
+      let checksum = n;
+      for (let round = 0; round < rounds; round++) {
+        const rows = Array.from({ length: 4000 }, (_, id) => ({ id, key: 'k' + ((id * 7919 + round) % 4000), tags: [id, round] }));
+        rows.sort((one, other) => (one.key < other.key ? -1 : one.key > other.key ? 1 : 0));
+        const copy = JSON.parse(JSON.stringify(rows));
+        const byKey = new Map(copy.map((row) => [row.key, row]));
+        checksum = (checksum * 31 + byKey.get('k' + round).id + copy[round].tags[0]) | 0;
+      }
+      return { checksum, ms: performance.now() - began };
+    }`,
+    args: { rounds: ALLOCATION_ROUNDS },
+    right: timedItself,
+  },
+};
+
+function timedItself(_args, answer) {
+  return Number.isInteger(answer?.checksum) && answer.ms > 0;
+}
+
+/**
+ * A tool as executors take it.
+ * @param {string} name one of `TOOLS`
+ * @param {{ vcpus?: number, dependencies?: Record<string, string> }} over
+ */
+export function configOf(name, { vcpus = 4, dependencies } = {}) {
+  const { code, dependencies: own = {} } = TOOLS[name];
+  return {
+    description: `bench: ${name}`,
+    inputSchema: {},
+    executeCode: code,
+    dependencies: dependencies ?? own,
+    sandboxConfig: { provider: 'native', runtime: 'node22', timeout: 60_000, vcpus },
+  };
+}

@@ -36,7 +36,7 @@ const MAX_AGE: Duration = Duration::from_mins(30);
 const IDLE_AFTER: Duration = Duration::from_mins(5);
 
 /// How long a refusal counts before a zygote is tried again.
-const RETRY_AFTER: Duration = Duration::from_mins(1);
+const RETRY_AFTER: Duration = Duration::from_mins(10);
 
 /// The most zygotes of trees; beyond it the least recently used ends. One takes some 5 to 20 MiB.
 const MAX_DEPENDENTS: usize = 16;

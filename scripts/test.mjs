@@ -26,6 +26,16 @@ function installMainNode() {
   sh('npm', ['install', '--no-audit', '--no-fund', `node@${MAIN_NODE}`], { cwd: nodeFolder });
 }
 
+/**
+ * What `npm test` adds to the environment is none of the host's that the suites play: its download cache, for one, would
+ * be shared by cases that each count what is downloaded.
+ */
+const WITHOUT_NPM = Object.fromEntries(
+  Object.keys(process.env)
+    .filter((name) => /^npm_/i.test(name) && !/^npm_config_(registry|https?_proxy|proxy|cafile)$/i.test(name))
+    .map((name) => [name, undefined])
+);
+
 function nodeTests() {
   const files = readdirSync(join(ROOT, '__test__'), { recursive: true })
     .filter((name) => name.endsWith('.test.mjs'))
@@ -33,7 +43,7 @@ function nodeTests() {
   if (files.length === 0) throw new StepFailed('no test files in __test__');
   // One file at a time: several of them measure time or count what is left on the machine.
   const args = ['--test', '--test-concurrency=1', '--test-reporter=spec'];
-  const env = { NSE_TEST_FULL: options.full ? '1' : '' };
+  const env = { ...WITHOUT_NPM, NSE_TEST_FULL: options.full ? '1' : '' };
   sh(mainNode, [...args, ...files.map((name) => join('__test__', name))], { env });
 }
 

@@ -17,7 +17,7 @@ use tracing::Level;
 use crate::{
     config::{HostFacts, Network, Settings, Tier, millis},
     error::{Code, Phase, SandboxError},
-    host::{self, Host, Sandbox},
+    host::{self, Account, Host, Sandbox},
     install::policy,
     log::{self, CALL_SINK, NATIVE, SinkId},
     pool::Lease,
@@ -109,6 +109,7 @@ struct Setup {
     host: &'static Host,
     settings: Arc<Settings>,
     facts: Arc<HostFacts>,
+    account: Account,
 }
 
 /// What others may do to a call.
@@ -204,7 +205,7 @@ impl Executor {
     /// Everything countable.
     pub fn metrics(&self) -> Value {
         match &self.inner.setup {
-            Ok(setup) => setup.host.metrics(&setup.settings),
+            Ok(setup) => setup.host.metrics(&setup.settings, &setup.facts),
             Err(error) => json!({ "error": error.message }),
         }
     }
@@ -233,13 +234,16 @@ impl Setup {
             serde_json::from_str(env_json).map_err(|error| bad("the environment", error))?;
         let facts = HostFacts {
             exec_path: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("node")),
+            node_abi: None,
             tmpdir: temp_folder(&env),
             env: Arc::new(env),
         };
         let settings = Settings::read(&options, &facts)?;
         refuse_what_cannot_be_enforced(&settings)?;
         let host = host::get(&settings)?;
-        Ok(Self { host, settings: Arc::new(settings), facts: Arc::new(facts) })
+        let (settings, facts) = (Arc::new(settings), Arc::new(facts));
+        let account = Account::new(Arc::clone(&settings), Arc::clone(&facts));
+        Ok(Self { host, settings, facts, account })
     }
 }
 
@@ -365,19 +369,19 @@ impl Setup {
     }
 
     async fn lease(&self, request: &Request) -> Result<Lease<Sandbox>, SandboxError> {
-        let key = self.host.key(&self.settings, &self.facts, &request.dependencies);
+        let wanted = self.account.wanted(self.host, &request.dependencies).await?;
         if log::heard(Level::DEBUG) {
             tracing::debug!(
                 target: NATIVE,
                 toolId = &*request.tool_id,
                 json_dependencies = %json!(request.dependencies),
-                dependencyHash = key.dependency_hash(),
+                dependencyHash = wanted.dependency_hash(),
                 json_sandboxConfig = %log::redacted(&request.sandbox_config),
                 poolSize = self.host.pool().len(),
                 "Executing function tool"
             );
         }
-        self.host.lease(&self.settings, &self.facts, &request.tool_id, &request.dependencies, &key).await
+        self.host.lease(&wanted, &self.settings, &request.tool_id).await
     }
 
     fn run_folder(&self, sandbox: &Sandbox) -> Result<RunFolder, SandboxError> {

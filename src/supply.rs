@@ -104,7 +104,8 @@ impl Supply {
             return Ok(tree);
         }
         let tree = install::install(order.ctx(), &order.dependencies, &order.key).await?;
-        self.installs.fetch_add(1, Ordering::Relaxed);
+        // Without dependencies npm had nothing to do.
+        self.installs.fetch_add(u64::from(!order.dependencies.is_empty()), Ordering::Relaxed);
         self.make_room_soon(order);
         Ok(tree)
     }

@@ -773,6 +773,7 @@ mod tests {
         let printed = Arc::clone(&fake.printed);
         let report = fake.report().await;
         let expected = RunReport {
+            failure: None,
             exit: ExitStatus::Code(0),
             bytes: 8,
             cpu_us: 7,

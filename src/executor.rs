@@ -324,11 +324,7 @@ impl Inner {
     }
 
     /// See [`Executor::warm`].
-    async fn warm(
-        self: &Arc<Self>,
-        sets: Vec<BTreeMap<String, String>>,
-        state: &CallState,
-    ) -> Answer {
+    async fn warm(self: &Arc<Self>, sets: Vec<BTreeMap<String, String>>, state: &CallState) -> Answer {
         // Dropped when the call is cancelled, and its tasks with it.
         let work = async {
             let mut running = JoinSet::new();

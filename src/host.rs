@@ -148,8 +148,7 @@ impl Account {
             let (scope, pool_scope) = self.scope(terms).await?;
             (scope.key(dependencies), Arc::clone(pool_scope))
         };
-        let order =
-            Order { terms: Arc::clone(terms), dependencies: Arc::new(dependencies.clone()), key };
+        let order = Order { terms: Arc::clone(terms), dependencies: Arc::new(dependencies.clone()), key };
         Ok(Wanted { order, key: PoolKey::new(dependencies, pool_scope) })
     }
 }

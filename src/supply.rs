@@ -296,7 +296,9 @@ async fn lock(order: &Order) -> Result<PathLock, SandboxError> {
             pause = (pause * 2).min(LOCK_POLL_MAX);
         }
     };
-    time::timeout(order.ctx().timeout, wait).await.unwrap_or_else(|_| Err(waited_in_vain(order.ctx().timeout)))
+    time::timeout(order.ctx().timeout, wait)
+        .await
+        .unwrap_or_else(|_| Err(waited_in_vain(order.ctx().timeout)))
 }
 
 async fn try_lock(order: &Order) -> Result<Option<PathLock>, SandboxError> {

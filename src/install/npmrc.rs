@@ -86,7 +86,9 @@ impl Settings {
     /// out. Without credentials: who asks does not change what a version is.
     pub(super) fn of_trees(&self) -> BTreeMap<String, String> {
         let counts = |key: &str| {
-            key == "registry" || (key.starts_with('@') && key.ends_with(":registry")) || TREE_KEYS.contains(&key)
+            key == "registry"
+                || (key.starts_with('@') && key.ends_with(":registry"))
+                || TREE_KEYS.contains(&key)
         };
         let settings = self.values.iter().filter(|(key, _)| counts(key));
         settings.map(|(key, value)| (key.clone(), without_credentials(value))).collect()

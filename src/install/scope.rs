@@ -148,7 +148,8 @@ async fn abi(ctx: &InstallContext) -> Result<String, SandboxError> {
     if let Some(known) = known {
         return Ok(known);
     }
-    let asked = time::timeout(ABI_WAIT, ask(ctx)).await.unwrap_or_else(|_| Err("it did not answer".to_owned()));
+    let asked =
+        time::timeout(ABI_WAIT, ask(ctx)).await.unwrap_or_else(|_| Err("it did not answer".to_owned()));
     let abi = asked.map_err(|reason| {
         failure(format!(
             "could not ask {} for its ABI: {reason}; check the nodePath option (AGENTS_FUNCTION_TOOL_SANDBOX_NODE_PATH)",

@@ -156,7 +156,10 @@ impl Drop for Process {
 
 impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Process").field("pid", &self.pid).field("state", &self.state()).finish_non_exhaustive()
+        f.debug_struct("Process")
+            .field("pid", &self.pid)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
     }
 }
 

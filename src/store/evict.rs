@@ -31,9 +31,8 @@ pub(super) fn plan(entries: Vec<Entry>) -> Plan {
     let mut served = HashSet::new();
     let (mut oldest_first, useless): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| entry.complete && served.insert(entry.key.clone()));
-    oldest_first.sort_by(|a, b| {
-        (a.last_used, &a.key, &a.generation).cmp(&(b.last_used, &b.key, &b.generation))
-    });
+    oldest_first
+        .sort_by(|a, b| (a.last_used, &a.key, &a.generation).cmp(&(b.last_used, &b.key, &b.generation)));
     Plan { useless, oldest_first }
 }
 

@@ -85,8 +85,8 @@ mod tests {
         fn what_is_named_next_is_the_newest(numbers in proptest::collection::vec(0..u64::from(u32::MAX), 0..8)) {
             let names: Vec<_> = numbers.iter().map(|number| format!("{number:010}-ffffffff")).collect();
             let next = next_name(names.iter().map(String::as_str), RANDOM);
-            let all = names.into_iter().chain([next.clone()]).collect();
-            prop_assert_eq!(newest_first(all).first(), Some(&next));
+            let sorted = newest_first(names.into_iter().chain([next.clone()]).collect());
+            prop_assert_eq!(sorted.first(), Some(&next));
         }
     }
 }

@@ -215,8 +215,9 @@ impl Store {
     /// A folder for npm's downloads, for a user who has no writable one. Shared by the hosts of this user.
     pub fn npm_cache(&self) -> Result<PathBuf, StoreError> {
         let dir = self.shared.root.join("npm-cache");
-        self.shared
-            .retrying(|| root::dir(&dir, Access::Private).map_err(StoreError::io("create the folder", &dir)))?;
+        self.shared.retrying(|| {
+            root::dir(&dir, Access::Private).map_err(StoreError::io("create the folder", &dir))
+        })?;
         Ok(dir)
     }
 

@@ -200,7 +200,8 @@ impl Store {
     /// While another process does it, nothing.
     pub fn make_room(&self, max_bytes: u64) -> Result<RoomReport, StoreError> {
         let path = self.shared.locks().join(ROOM_LOCK);
-        let lock = self.shared.retrying(|| PathLock::try_new(&path).map_err(StoreError::io("lock", &path)))?;
+        let lock =
+            self.shared.retrying(|| PathLock::try_new(&path).map_err(StoreError::io("lock", &path)))?;
         let Some(_lock) = lock else { return Ok(RoomReport::default()) };
         let plan = evict::plan(self.entries()?);
         let mut report = RoomReport::default();

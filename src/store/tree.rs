@@ -151,7 +151,8 @@ impl Tree {
 
     /// Whether it is still there and still the one that was published. Two system calls.
     pub fn is_alive(&self) -> bool {
-        let same = |metadata: fs::Metadata| metadata.is_dir() && Identity::of(&metadata) == self.lease.identity;
+        let same =
+            |metadata: fs::Metadata| metadata.is_dir() && Identity::of(&metadata) == self.lease.identity;
         fs::symlink_metadata(self.dir.as_path()).is_ok_and(same) && is_file(&self.lease.marker)
     }
 

@@ -156,22 +156,18 @@ impl Supply {
         if store::is_due(newest.resolved(), now, order.terms.ttl) {
             let renewed = install::renew(order.ctx(), &order.dependencies, &order.key, &newest).await?;
             self.renewals.fetch_add(1, Ordering::Relaxed);
-            match renewed {
-                Some(renewed) => {
-                    tracing::debug!(
-                        target: NATIVE,
-                        sandboxDir = %renewed.dir().display(),
-                        json_dependencies = %json!(order.dependencies),
-                        "Newer versions of dependencies installed"
-                    );
-                    tree.supersede();
-                    return Ok(());
-                }
-                None => {
-                    let stamped = newest.clone();
-                    blocking(move || stamped.set_resolved(SystemTime::now())).await?;
-                }
+            if let Some(renewed) = renewed {
+                tracing::debug!(
+                    target: NATIVE,
+                    sandboxDir = %renewed.dir().display(),
+                    json_dependencies = %json!(order.dependencies),
+                    "Newer versions of dependencies installed"
+                );
+                tree.supersede();
+                return Ok(());
             }
+            let stamped = newest.clone();
+            blocking(move || stamped.set_resolved(SystemTime::now())).await?;
         }
         tree.set_known_resolved(newest.resolved());
         Ok(())

@@ -331,22 +331,27 @@ async fn trees_are_named_by_what_changes_them() {
 
 #[tokio::test]
 async fn a_node_of_unknown_abi_is_asked_once() {
-    let mut bench = Bench::new();
+    let bench = Bench::new();
     let abi = bench.node(&["-p", "process.versions.modules"], &bench.home()).trim().to_owned();
     let wanted = set(&[("tiny", "1")]);
     let known = Scope::read(&bench.ctx, None, Some(&abi)).await.unwrap();
-    // A program that can answer only once.
+    // A program that can answer only once. Written by another process: one that this process had open for writing could be
+    // so in a child of another test just then, and not be run.
     let node = bench.home().join("node");
-    let script = format!("#!/bin/sh\nmkdir {} && echo {abi}\n", bench.home().join("asked").display());
-    fs::write(&node, script).unwrap();
-    fs::set_permissions(&node, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    bench.ctx.npm_path = Some(npm_cli());
-    bench.ctx.node = node.clone();
-    for ctx in [bench.ctx.clone(), bench.another_process()] {
-        assert_eq!(Scope::read(&ctx, None, None).await.unwrap().key(&wanted), known.key(&wanted));
+    let write = |script: &str| {
+        let code = "fs.writeFileSync(process.argv[1], process.argv[2], { mode: 0o755 })";
+        bench.node(&["-e", code, node.to_str().unwrap(), script], &bench.home());
+    };
+    write(&format!("#!/bin/sh\nmkdir {} && echo {abi}\n", bench.home().join("asked").display()));
+    let mut first = bench.ctx.clone();
+    first.npm_path = Some(npm_cli());
+    first.node = node.clone();
+    let second = InstallContext { store: bench.another_process().store, ..first.clone() };
+    for ctx in [&first, &second] {
+        assert_eq!(Scope::read(ctx, None, None).await.unwrap().key(&wanted), known.key(&wanted));
     }
     // Another binary of that name is asked again, and this one does not answer.
-    fs::write(&node, "#!/bin/sh\necho what\n").unwrap();
-    let error = Scope::read(&bench.ctx, None, None).await.unwrap_err();
+    write("#!/bin/sh\necho what\n");
+    let error = Scope::read(&first, None, None).await.unwrap_err();
     assert!(error.message.contains("\"what\"") && error.message.contains("nodePath"), "{}", error.message);
 }

@@ -21,7 +21,7 @@ use native_sandbox_executor::{
 };
 use serde_json::json;
 
-const TTL: Duration = Duration::from_secs(300);
+const TTL: Duration = Duration::from_mins(5);
 
 fn order(ctx: InstallContext, dependencies: &[(&str, &str)]) -> Order {
     let dependencies: BTreeMap<_, _> =

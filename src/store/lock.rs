@@ -43,7 +43,14 @@ impl Drop for PathLock {
         if is_file_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
+        release(&self.file);
     }
+}
+
+/// Lets go of a lock at once. Closing alone does not, if another thread is starting a process just then: until that process has
+/// its own program it has all open files, too, and the lock belongs to the open file.
+pub(super) fn release(file: &fs::File) {
+    let _ = file.unlock();
 }
 
 /// Opens `path` with a shared lock; `None` when it is not there, or goes just now.

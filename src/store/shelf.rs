@@ -114,6 +114,7 @@ impl Store {
 
     /// Makes a staged tree the newest generation of `key`, by one rename, and leases it. `what` goes into the marker, for people.
     /// Blocks while it takes the write bits off every file.
+    #[expect(clippy::needless_pass_by_value, reason = "a staging is published once")]
     pub fn publish(
         &self,
         staging: Staging,

@@ -12,7 +12,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Shared, StoreError, root, unique_name};
+use super::{Identity, Shared, StoreError, lock, root, unique_name};
 
 /// The tree itself, in the folder of its generation.
 pub(super) const TREE_FOLDER: &str = "tree";
@@ -23,7 +23,7 @@ pub(super) const LEASE_FILE: &str = "lease";
 /// See [`super::contents`].
 pub(super) const LIST_FILE: &str = "files";
 /// How often a use is written down at most.
-const USE_STAMP_INTERVAL: Duration = Duration::from_secs(60);
+const USE_STAMP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What a marker says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +100,14 @@ pub(super) struct Lease {
     superseded: AtomicBool,
 }
 
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            lock::release(file);
+        }
+    }
+}
+
 impl Tree {
     /// The tree of the generation in `generation`, if it is whole.
     pub(super) fn of(
@@ -110,19 +118,19 @@ impl Tree {
         let dir = generation.join(TREE_FOLDER);
         let marker = generation.join(MARKER_FILE);
         let found = (|| Ok((fs::symlink_metadata(&dir)?, fs::symlink_metadata(&marker)?)))();
-        let (tree, marked) = match found {
+        let (tree, whole) = match found {
             Ok(found) => found,
             Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        if !(tree.is_dir() && marked.is_file()) {
+        if !(tree.is_dir() && whole.is_file()) {
             return Ok(None);
         }
         let lease = Lease {
             identity: Identity::of(&tree),
             marker,
             file,
-            resolved_ms: AtomicU64::new(millis(marked.modified()?)),
+            resolved_ms: AtomicU64::new(millis(whole.modified()?)),
             stamped_ms: AtomicU64::new(0),
             superseded: AtomicBool::new(false),
         };

@@ -2,7 +2,7 @@
 //! in the background, checked, resolved again, and room made. One [`Supply`] per process.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -34,6 +34,8 @@ const RENEWAL_PAUSE_MIN: Duration = Duration::from_millis(500);
 const RENEWAL_MAX: Duration = Duration::from_hours(24 * 60);
 /// Renewals at a time; what is due beyond them is so at its next use, too.
 const MAX_RENEWALS: usize = 2;
+/// Sets that are remembered as failing; beyond it each is news again.
+const MAX_FAILING: usize = 1_000;
 /// Housekeeping waits for so long after a first call: that call's worker needs the processor more.
 const HOUSEKEEPING_DELAY: Duration = Duration::from_secs(2);
 
@@ -87,6 +89,8 @@ pub struct Supply {
 struct Renewing {
     running: usize,
     not_before: HashMap<TreeKey, Instant>,
+    /// Sets whose last renewal failed.
+    failing: HashSet<TreeKey>,
 }
 
 impl Supply {
@@ -130,17 +134,28 @@ impl Supply {
         let Some(turn) = is_due.then(|| self.take_turn(order)).flatten() else { return };
         let (order, tree) = (order.clone(), tree.clone());
         self.spawn(async move {
-            match turn.supply.renew(&order, &tree).await {
-                Ok(()) => {}
-                Err(error) => tracing::warn!(
+            let renewed = turn.supply.renew(&order, &tree).await;
+            if turn.supply.is_news(&order.key, renewed.is_err())
+                && let Err(error) = renewed
+            {
+                tracing::warn!(
                     target: NATIVE,
                     sandboxDir = %tree.dir().display(),
                     json_dependencies = %json!(order.dependencies),
                     error = %error,
                     "Failed to look for newer versions of dependencies; the installed ones stay in use"
-                ),
+                );
             }
         });
+    }
+
+    /// Whether it went otherwise with this set the last time: a registry that is away for a day is worth one line in the log.
+    fn is_news(&self, key: &TreeKey, failed: bool) -> bool {
+        let failing = &mut self.renewing().failing;
+        if failing.len() >= MAX_FAILING {
+            failing.clear();
+        }
+        if failed { failing.insert(key.clone()) } else { failing.remove(key) }
     }
 
     async fn renew(&self, order: &Order, tree: &Tree) -> Result<(), SandboxError> {

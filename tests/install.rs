@@ -330,6 +330,21 @@ async fn trees_are_named_by_what_changes_them() {
 }
 
 #[tokio::test]
+async fn a_tree_that_is_there_is_found_without_npm() {
+    let mut bench = Bench::new();
+    let wanted = set(&[("tiny", "^1")]);
+    let scope = Scope::read(&bench.ctx, None, Some("127")).await.unwrap();
+    let tree = install::install(&bench.ctx, &wanted, &scope.key(&wanted)).await.unwrap();
+    bench.ctx.npm_path = Some(PathBuf::from("/nowhere"));
+    let without = Scope::read(&bench.ctx, None, Some("127")).await.unwrap().key(&wanted);
+    assert_ne!(without, scope.key(&wanted));
+    let found = bench.another_process().store.find(&without, &[]).unwrap().unwrap();
+    assert_eq!(found.dir(), tree.dir());
+    let other = Scope::read(&bench.ctx, None, Some("999")).await.unwrap().key(&wanted);
+    assert!(bench.ctx.store.find(&other, &[]).unwrap().is_none());
+}
+
+#[tokio::test]
 async fn a_node_of_unknown_abi_is_asked_once() {
     let bench = Bench::new();
     let abi = bench.node(&["-p", "process.versions.modules"], &bench.home()).trim().to_owned();

@@ -49,7 +49,8 @@ pub struct Scope {
     libc: &'static str,
     /// `process.versions.modules`.
     abi: String,
-    npm: String,
+    /// `None` where there is no npm.
+    npm: Option<String>,
     settings: BTreeMap<String, String>,
     policy: DependencyPolicy,
     install_scripts: InstallScripts,
@@ -57,7 +58,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Reads npm's settings and version; Node's ABI is `known_abi`, or asked for once per binary.
+    /// Reads npm's settings and version; Node's ABI is `known_abi`, or asked for once per binary. Where there is no npm, trees that are
+    /// there already can be named all the same.
     pub async fn read(
         ctx: &InstallContext,
         tenant: Option<&str>,
@@ -65,7 +67,7 @@ impl Scope {
     ) -> Result<Self, SandboxError> {
         let of_npm = {
             let ctx = ctx.clone();
-            blocking(move || of_npm(&ctx)).await?
+            blocking(move || Ok(of_npm(&ctx))).await?
         };
         let abi = match known_abi {
             Some(abi) => abi.to_owned(),
@@ -87,7 +89,13 @@ impl Scope {
 
     /// The name of the tree of a set that is not empty.
     pub fn key(&self, dependencies: &BTreeMap<String, String>) -> TreeKey {
-        TreeKey::new(&written(dependencies), self)
+        let dependencies = written(dependencies);
+        let key = TreeKey::new(&dependencies, self);
+        if self.npm.is_none() {
+            return key;
+        }
+        let without_npm = Self { npm: None, ..self.clone() };
+        key.with_alias(&TreeKey::new(&dependencies, &without_npm))
     }
 
     /// The name of the tree without packages: nothing but the tenant makes a difference, and no npm is needed to know it.
@@ -112,11 +120,13 @@ fn written(dependencies: &BTreeMap<String, String>) -> BTreeMap<String, String> 
     dependencies.iter().map(|(name, spec)| (name.clone(), written_spec(spec).to_owned())).collect()
 }
 
-fn of_npm(ctx: &InstallContext) -> Result<(String, BTreeMap<String, String>), SandboxError> {
+fn of_npm(ctx: &InstallContext) -> (Option<String>, BTreeMap<String, String>) {
     let path = ctx.env.get("PATH").map(String::as_str);
-    let npm = npm::find(ctx.npm_path.as_deref(), &ctx.node, path).map_err(failure)?;
-    let settings = Settings::read(&ctx.env, npm::prefix(&ctx.node), npm.root.as_deref());
-    Ok((version(&npm), settings.of_trees()))
+    // That there is none is told by whoever has to install.
+    let npm = npm::find(ctx.npm_path.as_deref(), &ctx.node, path).ok();
+    let root = npm.as_ref().and_then(|npm| npm.root.as_deref());
+    let settings = Settings::read(&ctx.env, npm::prefix(&ctx.node), root);
+    (npm.as_ref().map(version), settings.of_trees())
 }
 
 /// npm's version; of a program that is no JavaScript, what tells it from another.

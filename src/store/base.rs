@@ -6,7 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{Shared, TreeKey, generation, root, shelf::names_in, tree::Tree};
+use super::{
+    Shared, TreeKey, generation, root,
+    shelf::{folder_of, names_in},
+    tree::Tree,
+};
 use crate::log::NATIVE;
 
 /// The newest whole generation of `key` in the base store at `dir`.
@@ -15,7 +19,7 @@ use crate::log::NATIVE;
 /// cannot be read is as if it were not there, and logged.
 pub(super) fn find(dir: &Path, key: &TreeKey, shared: &Arc<Shared>) -> Option<Tree> {
     roots(dir).into_iter().find_map(|root| {
-        let folder = root.join("trees").join(key.as_str());
+        let folder = folder_of(&root, key).map_err(|error| report(&root, &error)).ok().flatten()?;
         let names = names_in(&folder).map_err(|error| report(&folder, &error)).unwrap_or_default();
         generation::newest_first(names).into_iter().find_map(|name| {
             let generation = folder.join(name);

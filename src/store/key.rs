@@ -14,7 +14,10 @@ const KEY_DIGITS: usize = 64;
 
 /// The name of a tree: the SHA-256 of everything that changes what is in it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TreeKey(Arc<str>);
+pub struct TreeKey {
+    name: Arc<str>,
+    alias: Option<Arc<str>>,
+}
 
 impl TreeKey {
     /// `scope` is everything beside the dependencies. Its serialized form must not depend on anything but its value: maps are
@@ -22,12 +25,23 @@ impl TreeKey {
     pub fn new(dependencies: &BTreeMap<String, String>, scope: &impl Serialize) -> Self {
         // JSON tells apart what plain joining does not: `{a: "1,b@2"}` and `{a: "1", b: "2"}`.
         let text = serde_json::to_string(&(LAYOUT_VERSION, dependencies, scope)).unwrap_or_default();
-        Self(hex(&Sha256::digest(text)).into())
+        Self { name: hex(&Sha256::digest(text)).into(), alias: None }
+    }
+
+    /// Gives the tree a second name, for those who cannot know all that the first is made of.
+    #[must_use]
+    pub fn with_alias(self, alias: &Self) -> Self {
+        Self { alias: Some(Arc::clone(&alias.name)), ..self }
+    }
+
+    /// See [`TreeKey::with_alias`].
+    pub(super) fn alias(&self) -> Option<&str> {
+        self.alias.as_deref()
     }
 
     /// 64 hexadecimal digits.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
     }
 
     /// Whether a folder of this name can be one of ours.
@@ -39,7 +53,7 @@ impl TreeKey {
 
 impl fmt::Debug for TreeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)
     }
 }
 

@@ -7,6 +7,7 @@
 //!     complete                              the marker: without it all of this counts as nothing; its time: last resolved
 //!     lease                                 flock, shared by whoever uses the tree; its time: last used
 //!     files                                 what is in the tree, to be compared after a restart
+//!   aliases/<other key>                     names a key, for hosts that cannot tell npm's version
 //!   locks/<key>                             flock of whoever installs
 //!   locks/room                              flock of whoever makes room
 //!   runtime/<hash>/worker.cjs               shared by every host of this version
@@ -68,8 +69,9 @@ const LOCK_FILE: &str = "lock";
 const HOST_FOLDERS: [(&str, Access); 3] =
     [("runs", Access::Through), ("staging", Access::Private), ("trash", Access::Private)];
 /// The folders of the root.
-const ROOT_FOLDERS: [(&str, Access); 4] = [
+const ROOT_FOLDERS: [(&str, Access); 5] = [
     ("trees", Access::Open),
+    ("aliases", Access::Open),
     ("locks", Access::Private),
     ("runtime", Access::Open),
     ("hosts", Access::Through),

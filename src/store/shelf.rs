@@ -20,7 +20,7 @@ use super::{
     lock::{self, PathLock, Seized},
     root,
     tree::{LEASE_FILE, LIST_FILE, Lease, MARKER_FILE, Marker, TREE_FOLDER, Tree, is_missing},
-    unique_name,
+    unique_name, write_atomically,
 };
 use crate::log::NATIVE;
 
@@ -30,6 +30,8 @@ const MAX_MARKER_BYTES: u64 = 1024 * 1024;
 const MAX_REMEMBERED_TREES: usize = 10_000;
 /// Generations found gone while they were being leased, before it is given up: each time another process was faster.
 const MAX_LEASE_TRIES: usize = 8;
+/// Second names of trees: files that hold the first ones.
+const ALIASES: &str = "aliases";
 /// The lock of whoever makes room; the others need not.
 const ROOM_LOCK: &str = "room";
 
@@ -78,7 +80,7 @@ impl Store {
 
     /// Like [`Store::find`], without base stores.
     pub fn find_own(&self, key: &TreeKey) -> Result<Option<Tree>, StoreError> {
-        let folder = self.shared.trees().join(key.as_str());
+        let Some(folder) = folder_of(&self.shared.root, key)? else { return Ok(None) };
         let mut seen = Vec::new();
         for _ in 0..MAX_LEASE_TRIES {
             let names = generation::newest_first(names_in(&folder)?);
@@ -136,6 +138,10 @@ impl Store {
             .and_then(|text| fs::write(&marker, text))
             .map_err(StoreError::io("write", &marker))?;
         let place = self.place(&staged, key)?;
+        if let Some(alias) = key.alias() {
+            let path = self.shared.root.join(ALIASES).join(alias);
+            self.shared.retrying(|| write_atomically(&path, key.as_str().as_bytes()))?;
+        }
         self.shared.remember(&place);
         self.shared.gauges.trees.fetch_add(1, Ordering::Relaxed);
         self.shared.gauges.bytes.fetch_add(size.bytes, Ordering::Relaxed);
@@ -290,6 +296,27 @@ impl Store {
             // Fails where there is a generation.
             let _ = fs::remove_dir(trees.join(name));
         }
+        let aliases = self.shared.root.join(ALIASES);
+        for name in names_in(&aliases).unwrap_or_default() {
+            let path = aliases.join(name);
+            if fs::read_to_string(&path).is_ok_and(|key| !trees.join(key).exists()) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// The folder of the generations of `key`, by its name or, where there is none of that name, by its alias.
+pub(super) fn folder_of(root: &Path, key: &TreeKey) -> Result<Option<PathBuf>, StoreError> {
+    let folder = root.join("trees").join(key.as_str());
+    if folder.is_dir() {
+        return Ok(Some(folder));
+    }
+    let alias = root.join(ALIASES).join(key.as_str());
+    match fs::read_to_string(&alias) {
+        Ok(name) => Ok(TreeKey::is_one(&name).then(|| root.join("trees").join(name))),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(StoreError::io("read", alias)(error)),
     }
 }
 

@@ -166,6 +166,24 @@ fn the_least_recently_used_trees_make_room_and_leased_ones_never() {
 }
 
 #[test]
+fn a_tree_has_a_second_name_as_long_as_it_is_there() {
+    let (image, baked) = store();
+    let (named, alias) = (key("a").with_alias(&key("alias")), key("alias"));
+    drop(tree_of(&baked, &named, "index.js"));
+    let tree = found(&baked, &alias).unwrap();
+    assert_eq!(tree.dir(), found(&baked, &named).unwrap().dir());
+    let (_base, other) = store();
+    assert!(other.find(&alias, &[image.path().to_owned()]).unwrap().unwrap().is_of_base_store());
+    drop(tree);
+    assert_eq!(baked.make_room(0).unwrap().evicted, 1);
+    assert!(found(&baked, &alias).is_none());
+    assert_eq!(entries(&baked.root().join("aliases")), [] as [PathBuf; 0]);
+    // What a stranger wrote there names nothing.
+    fs::write(baked.root().join("aliases").join(alias.as_str()), "../hosts").unwrap();
+    assert!(found(&baked, &alias).is_none());
+}
+
+#[test]
 fn one_installer_per_key() {
     let (base, store) = store();
     let other = Store::open(base.path()).unwrap();

@@ -139,6 +139,8 @@ test('many callers', { timeout: 1_200_000 }, async () => {
       ([key, { availablePermits, queueLength }]) => availablePermits === Number(key.slice(5)) && queueLength === 0
     );
   await until(idle, 15_000, 'every permit is back');
+  // Ends what is kept ready for later calls.
+  await NativeSandboxExecutor.getInstance().cleanup();
   if (LINUX) {
     const others = () => below(process.pid).filter((pid) => pid !== launcherPid());
     await until(() => others().length === 0, 15_000, 'no process but the launcher');

@@ -29,20 +29,27 @@ function buildAddon({ debug, target }) {
   sh(process.execPath, [tool('@napi-rs/cli', 'napi'), ...args]);
 }
 
-/** Only Linux has one: elsewhere the core starts processes itself. */
-function buildLauncher({ debug, target, platform }) {
-  const args = ['build', '-p', 'native-sandbox-launcher'];
+/** What Linux has besides the addon: the launcher, and the library that a zygote loads. */
+const COMPANIONS = [
+  { crate: 'native-sandbox-launcher', file: 'native-sandbox-launcher', name: 'launcher', mode: 0o755 },
+  { crate: 'native-sandbox-zygote', file: 'libnative_sandbox_zygote.so', name: 'zygote', mode: 0o644 },
+];
+
+function buildCompanions({ debug, target, platform }) {
+  const args = ['build', ...COMPANIONS.flatMap(({ crate }) => ['-p', crate])];
   if (!debug) args.push('--release');
   if (target) args.push('--target', target);
   sh('cargo', args);
 
   const { target_directory: folder } = JSON.parse(output('cargo', ['metadata', '--format-version', '1', '--no-deps']));
-  const built = join(folder, target ?? '', debug ? 'debug' : 'release', 'native-sandbox-launcher');
-  const place = join(ROOT, `launcher.${platform}`);
-  // By rename: a host that runs the old one goes on running it, and none ever finds half a file.
-  copyFileSync(built, `${place}.new`);
-  chmodSync(`${place}.new`, 0o755);
-  renameSync(`${place}.new`, place);
+  for (const { file, name, mode } of COMPANIONS) {
+    const built = join(folder, target ?? '', debug ? 'debug' : 'release', file);
+    const place = join(ROOT, `${name}.${platform}`);
+    // By rename: a host that runs the old one goes on running it, and none ever finds half a file.
+    copyFileSync(built, `${place}.new`);
+    chmodSync(`${place}.new`, mode);
+    renameSync(`${place}.new`, place);
+  }
 }
 
 /** The steps of a build, for other scripts to put among theirs. */
@@ -51,7 +58,7 @@ export function buildSteps({ debug = false, target } = {}) {
   if (!platform) throw new Error(`unknown target ${target}; known are ${Object.keys(PLATFORMS).join(', ')}`);
   const steps = [['build the addon', () => buildAddon({ debug, target })]];
   if (platform.startsWith('linux'))
-    steps.push(['build the launcher', () => buildLauncher({ debug, target, platform })]);
+    steps.push(['build launcher and zygote library', () => buildCompanions({ debug, target, platform })]);
   return steps;
 }
 

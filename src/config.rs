@@ -512,7 +512,7 @@ mod tests {
     fn defaults_are_the_originals() {
         let settings = read(&Value::Null, &[]).unwrap();
         assert_eq!(settings.timeout, Duration::from_secs(30));
-        assert_eq!(settings.pool_ttl, Duration::from_secs(300));
+        assert_eq!(settings.pool_ttl, Duration::from_mins(5));
         assert_eq!((settings.max_use_count, settings.max_output_bytes), (50, 1_048_576));
         assert_eq!(settings.node_path, PathBuf::from("/bin/node"));
         assert!(settings.origins.values().all(|origin| *origin == Origin::Default));

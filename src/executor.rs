@@ -27,7 +27,7 @@ use crate::{
     process::ExitStatus,
     queue::{self, Permit, Vcpus},
     source::{self, Prepared, Runtime},
-    start::{Ladder as _, Worker, WorkerSpec},
+    start::{Breed, Ladder as _, Verdict, Worker, WorkerSpec},
     store::RunFolder,
     supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
     worker::{outcome, protocol::Job},
@@ -118,6 +118,8 @@ struct Setup {
     settings: Arc<Settings>,
     facts: Arc<HostFacts>,
     account: Account,
+    /// What all workers of this executor have in common.
+    breed: Arc<Breed>,
 }
 
 /// What others may do to a call.
@@ -271,9 +273,15 @@ impl Setup {
         let settings = Settings::read(&options, &facts)?;
         refuse_what_cannot_be_enforced(&settings)?;
         let host = host::get(&settings)?;
+        let breed = Arc::new(Breed {
+            node: settings.node_path.clone(),
+            memory_mb: settings.memory_mb,
+            boot_env: settings.boot_env(&facts.env),
+            load_env: settings.tool_env(&facts.env),
+        });
         let (settings, facts) = (Arc::new(settings), Arc::new(facts));
         let account = Account::new(Arc::clone(&settings), Arc::clone(&facts));
-        Ok(Self { host, settings, facts, account })
+        Ok(Self { host, settings, facts, account, breed })
     }
 }
 
@@ -394,9 +402,11 @@ impl Setup {
         let prepared = self.check(request)?;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request)).await??;
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
-        let run = self.run_folder(&lease)?;
+        let run = Self::run_folder(&lease)?;
         state.start()?;
-        let worker = state.unless_cancelled(Phase::Start, self.worker(&lease, &run)).await??;
+        let worker = state
+            .unless_cancelled(Phase::Start, self.worker(request, &prepared.packages, &lease, &run))
+            .await??;
         let job = self.job(request, prepared, args_json, &lease, &run);
         Ok((worker, Running { job, run, lease, permit }))
     }
@@ -456,23 +466,31 @@ impl Setup {
         self.host.lease(&wanted, &self.settings, &request.tool_id).await
     }
 
-    fn run_folder(&self, sandbox: &Sandbox) -> Result<RunFolder, SandboxError> {
+    fn run_folder(sandbox: &Sandbox) -> Result<RunFolder, SandboxError> {
         RunFolder::create(&sandbox.tree).map_err(|error| {
             let text = format!("could not make the working folder of the call: {error}");
             SandboxError::new(Code::StartFailed, Phase::Start, text)
         })
     }
 
-    async fn worker(&self, sandbox: &Sandbox, run: &RunFolder) -> Result<Worker, SandboxError> {
+    async fn worker(
+        &self,
+        request: &Request,
+        packages: &[String],
+        sandbox: &Sandbox,
+        run: &RunFolder,
+    ) -> Result<Worker, SandboxError> {
+        let declared = packages.iter().filter(|name| request.dependencies.contains_key(*name));
         let spec = WorkerSpec {
-            node: self.settings.node_path.clone(),
-            memory_mb: self.settings.memory_mb,
-            boot_env: os_pairs(self.settings.boot_env(&self.facts.env)),
+            breed: Arc::clone(&self.breed),
+            scripts: self.host.scripts(&sandbox.store),
             tree: Arc::clone(sandbox.tree.dir()),
+            packages: declared.cloned().collect(),
+            tool_id: Arc::clone(&request.tool_id),
             cwd: run.cwd(),
+            forced: self.settings.start,
         };
-        let ladder = self.host.ladder(&sandbox.store, self.settings.start)?;
-        ladder.start(spec).await.map_err(|error| {
+        self.host.ladder().start(spec).await.map_err(|error| {
             tracing::error!(
                 target: NATIVE,
                 sandboxDir = %sandbox.tree.dir().display(),
@@ -526,7 +544,8 @@ impl Setup {
         settle: oneshot::Sender<Answer>,
     ) {
         let Running { job, run, lease, permit } = running;
-        self.host.counters().started(worker.rung);
+        let rung = worker.rung;
+        self.host.counters().started(rung);
         let limits = RunLimits {
             timeout: request.timeout(&self.settings),
             max_output_bytes: self.settings.max_output_bytes,
@@ -539,6 +558,7 @@ impl Setup {
         if let Some(events) = events.filter(|_| request.wants_usage) {
             events.event(EventKind::Usage, usage(&report).to_string());
         }
+        self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
         drop(run); // removed in the background
         drop(lease);
@@ -601,8 +621,22 @@ impl OutputSink for Output {
     }
 }
 
-fn os_pairs(env: BTreeMap<String, String>) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
-    env.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+/// What a run says about the rung that its worker came from.
+fn verdict(report: &RunReport) -> Verdict {
+    let fatal = match report.exit {
+        ExitStatus::Signal(signal) => {
+            matches!(
+                outcome::signal_name(signal),
+                Some("SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGABRT" | "SIGTRAP")
+            )
+        }
+        ExitStatus::Code(_) | ExitStatus::Lost => false,
+    };
+    match report.failure {
+        Some(Code::StartFailed) => Verdict::Crashed,
+        Some(Code::Killed) if fatal => Verdict::Crashed,
+        _ => Verdict::Sound,
+    }
 }
 
 fn usage(report: &RunReport) -> Value {

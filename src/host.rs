@@ -12,7 +12,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::{runtime::Runtime, sync::OnceCell};
+use tokio::{
+    runtime::{Handle, Runtime},
+    sync::OnceCell,
+};
 
 use crate::{
     config::{HostFacts, Settings},
@@ -21,9 +24,9 @@ use crate::{
     install::{InstallContext, Scope},
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
-    process::choice::ProcessStarter,
+    process::{self, choice::ProcessStarter},
     queue::Queue,
-    start::{Ladder, Rung, spawn::SpawnRung},
+    start::{Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
 };
@@ -34,13 +37,57 @@ const RUNTIME_THREADS: usize = 2;
 /// Threads for blocking work (removal of folders, writing of small files). More work than this waits.
 const BLOCKING_THREADS_LIMIT: usize = 8;
 
+/// How long a sandbox that the pool gave up waits for a successor on the same tree, so that what is kept ready for the tree need not
+/// be made again.
+const SUCCESSION_WAIT: Duration = Duration::from_secs(1);
+
 /// What the pool lends: a tree, and the store that it lies in.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Sandbox {
+    /// First, so that what is kept ready for the tree ends before the tree's lease does.
+    _live: Alive,
     /// The published tree.
     pub tree: Tree,
     /// Its store.
     pub store: Store,
+}
+
+/// How many sandboxes there are of each tree.
+type Live = Mutex<HashMap<Arc<PathBuf>, usize>>;
+
+/// One of them. The end of the last one ends what is kept ready for the tree.
+struct Alive {
+    dir: Arc<PathBuf>,
+    live: Arc<Live>,
+    ladder: Arc<RungLadder>,
+}
+
+impl Alive {
+    fn new(dir: &Arc<PathBuf>, live: &Arc<Live>, ladder: &Arc<RungLadder>) -> Self {
+        *live.lock().unwrap_or_else(PoisonError::into_inner).entry(Arc::clone(dir)).or_default() += 1;
+        Self { dir: Arc::clone(dir), live: Arc::clone(live), ladder: Arc::clone(ladder) }
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_last = live.get_mut(&self.dir).is_none_or(|count| {
+            *count -= 1;
+            *count == 0
+        });
+        if is_last {
+            live.remove(&self.dir);
+            // Under the lock: a sandbox that is just being made has its own made ready after this.
+            self.ladder.forget(&self.dir);
+        }
+    }
+}
+
+impl std::fmt::Debug for Alive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Alive").field("dir", &self.dir).finish_non_exhaustive()
+    }
 }
 
 /// The process's one instance.
@@ -50,6 +97,9 @@ pub struct Host {
     pool: Pool<Sandbox, SandboxError>,
     supply: Arc<Supply>,
     starter: Arc<ProcessStarter>,
+    ladder: Arc<RungLadder>,
+    /// Sandboxes of each tree.
+    live: Arc<Live>,
     stores: Mutex<HashMap<PathBuf, OpenStore>>,
     counters: Counters,
     sweeping: AtomicBool,
@@ -177,15 +227,22 @@ impl Host {
                 let text = format!("could not start the threads of the sandbox executor: {error}");
                 SandboxError::new(Code::StartFailed, Phase::Start, text)
             })?;
+        let starter = Arc::new(ProcessStarter::new());
+        let library = process::choice::zygote_library();
+        let ladder = Arc::new(RungLadder::new(Arc::clone(&starter) as _, library));
+        let supply = Arc::new(Supply::default());
         // A superseded tree goes on for those who use it; the next call gets the newer one.
         let is_usable = |sandbox: &Sandbox| !sandbox.tree.is_superseded() && sandbox.tree.is_alive();
-        let pool = Pool::new(is_usable, |sandbox: Sandbox| give_back(&sandbox));
+        let (handle, background) = (runtime.handle().clone(), Arc::clone(&supply));
+        let pool = Pool::new(is_usable, move |sandbox: Sandbox| give_back(sandbox, &background, &handle));
         Ok(Self {
             runtime,
             queue: Queue::new(),
             pool,
-            supply: Arc::default(),
-            starter: Arc::new(ProcessStarter::new()),
+            supply,
+            live: Arc::default(),
+            ladder,
+            starter,
             stores: Mutex::default(),
             counters: Counters::default(),
             sweeping: AtomicBool::new(false),
@@ -200,6 +257,7 @@ impl Host {
         self.runtime.spawn(async move {
             loop {
                 tokio::time::sleep(interval).await;
+                self.ladder.sweep(Instant::now());
                 let count = self.pool.sweep(Instant::now());
                 if count > 0 {
                     tracing::debug!(target: NATIVE, cleanedCount = count, "Cleaned up expired sandboxes");
@@ -274,6 +332,7 @@ impl Host {
         tool_id: String,
     ) -> impl Future<Output = Result<Sandbox, SandboxError>> + Send + 'static {
         let (supply, order) = (Arc::clone(&self.supply), wanted.order.clone());
+        let (live, ladder) = (Arc::clone(&self.live), Arc::clone(&self.ladder));
         let hash = wanted.dependency_hash().to_owned();
         async move {
             let store = order.terms.ctx.store.clone();
@@ -287,7 +346,7 @@ impl Host {
             );
             let tree = supply.tree(&order).await?;
             tracing::debug!(target: NATIVE, poolKey = hash, sandboxDir = %tree.dir().display(), "Added sandbox to pool");
-            Ok(Sandbox { tree, store })
+            Ok(Sandbox { _live: Alive::new(tree.dir(), &live, &ladder), tree, store })
         }
     }
 
@@ -324,25 +383,25 @@ impl Host {
         self.stores().values().cloned().collect()
     }
 
-    /// The rungs that give workers for trees of `store`.
-    pub fn ladder(&self, store: &Store, forced: Option<Rung>) -> Result<impl Ladder, SandboxError> {
-        if let Some(rung @ (Rung::Zygote | Rung::Standby)) = forced {
-            let text = format!(
-                "start: {} is not available in this version; leave the option out or use \"spawn\"",
-                json!(rung)
-            );
-            return Err(SandboxError::new(Code::StartFailed, Phase::Start, text));
-        }
+    /// Where workers come from.
+    pub fn ladder(&self) -> &RungLadder {
+        &self.ladder
+    }
+
+    /// The scripts that workers run, on disk in `store`.
+    pub fn scripts(&self, store: &Store) -> ScriptSource {
         let store = store.clone();
-        Ok(SpawnRung::new(Arc::clone(&self.starter) as _, move || {
-            store.worker_script().map_err(std::io::Error::other)
-        }))
+        ScriptSource::new(move || {
+            let (worker, zygote) = store.scripts().map_err(std::io::Error::other)?;
+            Ok(Scripts { worker, zygote })
+        })
     }
 
     /// Gives idle sandboxes back, breaks off what runs in the background, and ends an idle launcher. Installed trees stay in the
     /// store.
     pub async fn drain(&self) {
         self.pool.drain();
+        self.ladder.drain();
         self.supply.stop().await;
         let stores = self.open_stores();
         let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(|open| open.store.flush()));
@@ -361,12 +420,13 @@ impl Host {
                 (format!("vcpu_{}", class.vcpus), stats)
             })
             .collect();
+        let (rung, not_used) = self.ladder.in_use();
         json!({
             "queue": queue,
             "pool": { "sandboxes": self.pool.len() },
             "store": self.store_metrics(settings, facts),
-            "rung": Rung::Spawn,
-            "rungsNotUsed": [],
+            "rung": rung,
+            "rungsNotUsed": not_used.iter().map(|(rung, reason)| json!({ "rung": rung, "reason": reason })).collect::<Vec<_>>(),
             "withoutLauncher": self.starter.refusal(),
             "isolation": isolation_report(),
             "counters": self.counters.to_json(),
@@ -392,8 +452,13 @@ impl Host {
 }
 
 /// A sandbox that the pool lends no more: its tree stays in the store, for the next one, until the store needs the room.
-fn give_back(sandbox: &Sandbox) {
+fn give_back(sandbox: Sandbox, background: &Supply, runtime: &Handle) {
     tracing::debug!(target: NATIVE, sandboxDir = %sandbox.tree.dir().display(), "Cleaned up sandbox");
+    let wait = async move {
+        tokio::time::sleep(SUCCESSION_WAIT).await;
+        drop(sandbox);
+    };
+    background.spawn_on(wait, runtime);
 }
 
 fn store_base(settings: &Settings, facts: &HostFacts) -> PathBuf {
@@ -440,7 +505,7 @@ fn iso_time(time: SystemTime) -> String {
 #[derive(Debug, Default)]
 pub struct Counters {
     succeeded: AtomicU64,
-    spawned: AtomicU64,
+    workers: [AtomicU64; 3],
     failed: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -459,15 +524,16 @@ impl Counters {
     }
 
     /// Counts a worker.
-    pub fn started(&self, _: Rung) {
-        self.spawned.fetch_add(1, Ordering::Relaxed);
+    pub fn started(&self, rung: Rung) {
+        self.workers[rung as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     fn to_json(&self) -> Value {
+        let workers = |rung: Rung| self.workers[rung as usize].load(Ordering::Relaxed);
         json!({
             "succeeded": self.succeeded.load(Ordering::Relaxed),
             "failed": *self.failed.lock().unwrap_or_else(PoisonError::into_inner),
-            "workers": { "spawn": self.spawned.load(Ordering::Relaxed) },
+            "workers": { "zygote": workers(Rung::Zygote), "standby": workers(Rung::Standby), "spawn": workers(Rung::Spawn) },
         })
     }
 }

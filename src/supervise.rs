@@ -266,6 +266,10 @@ impl Run {
         while self.stage != Stage::Done {
             match self.next(writing.as_mut(), written).await {
                 Event::JobWritten => written = true,
+                event @ Event::Channel(_) => {
+                    self.catch_up().await;
+                    self.on(event);
+                }
                 event => self.on(event),
             }
         }
@@ -285,6 +289,27 @@ impl Run {
             count = stderr.read() => Event::Stderr(count),
             count = channel.read() => Event::Channel(count),
             () = writing, if !written => Event::JobWritten,
+        }
+    }
+
+    /// Takes in the output that is there already: what was written before a result counts before it. The system tells
+    /// of it first, but [`Self::next`] may have looked at the pipes just before that.
+    async fn catch_up(&mut self) {
+        while self.settle.is_some() {
+            let Self { stdout, stderr, .. } = self;
+            // Without tokio's budget, under which a pipe may pretend to be empty.
+            let event = tokio::task::unconstrained(async {
+                tokio::select! {
+                    biased;
+                    count = stdout.read() => Some(Event::Stdout(count)),
+                    count = stderr.read() => Some(Event::Stderr(count)),
+                    () = std::future::ready(()) => None,
+                }
+            });
+            match event.await {
+                Some(event) => self.on(event),
+                None => return,
+            }
         }
     }
 

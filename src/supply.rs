@@ -13,6 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tokio::{
+    runtime::Handle,
     task::{self, JoinSet},
     time::{self, Instant},
 };
@@ -240,9 +241,14 @@ impl Supply {
     }
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_on(work, &Handle::current());
+    }
+
+    /// Runs something in the background that [`Supply::stop`] may break off.
+    pub fn spawn_on(&self, work: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
         let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
         while background.try_join_next().is_some() {}
-        background.spawn(work);
+        background.spawn_on(work, runtime);
     }
 
     /// Breaks off what runs in the background and waits until it is gone.

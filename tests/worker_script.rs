@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::{
         fd::OwnedFd,
@@ -19,7 +19,7 @@ use native_sandbox_executor::{
     error::{Code, Phase, SandboxError},
     process::{BoxFuture, Command, Control, ExitStatus, Process, SpawnError, Spawner, Started, TreeState},
     source::Kind,
-    start::{Ladder, WorkerSpec, spawn::SpawnRung},
+    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts, WorkerSpec},
     supervise::{RunLimits, RunReport, cancellation, supervise},
     worker::{WORKER_SCRIPT, outcome::Outcome, protocol::Job},
 };
@@ -178,15 +178,25 @@ impl Bench {
 
     async fn run_within(&self, job: Job, timeout: Duration, memory_mb: u32) -> (Outcome, RunReport) {
         let script = self.root.path().join("worker.cjs");
-        let rung = SpawnRung::new(Arc::new(TestSpawner), move || Ok(script.clone()));
+        let ladder = RungLadder::new(Arc::new(TestSpawner), self.root.path().join("no-library"));
+        let scripts = Scripts { zygote: script.clone(), worker: script };
         let spec = WorkerSpec {
-            node: node(),
-            memory_mb,
-            boot_env: vec![("BOOT_ONLY".into(), "x".into()), ("TZ".into(), "UTC".into())],
+            breed: Arc::new(Breed {
+                node: node(),
+                memory_mb,
+                boot_env: [("BOOT_ONLY", "x"), ("TZ", "UTC")]
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into(),
+                load_env: BTreeMap::new(),
+            }),
+            scripts: ScriptSource::new(move || Ok(scripts.clone())),
+            packages: BTreeSet::new(),
+            tool_id: "test".into(),
+            forced: Some(Rung::Spawn),
             tree: Arc::new(job.tree.clone()),
             cwd: self.cwd.clone(),
         };
-        let worker = rung.start(spec).await.unwrap();
+        let worker = ladder.start(spec).await.unwrap();
         let limits = RunLimits {
             timeout,
             max_output_bytes: MAX_OUTPUT_BYTES,

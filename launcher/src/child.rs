@@ -11,7 +11,10 @@ use std::{
 use native_sandbox_protocol::{Limits, MAX_FDS, MAX_TARGET_FD, Spawn, Step};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::sys::{self, Forked};
+use crate::{
+    dontfork,
+    sys::{self, Forked},
+};
 
 /// How many bytes a report has: the step's code and errno.
 pub(crate) const REPORT_BYTES: usize = 5;
@@ -66,6 +69,7 @@ pub(crate) struct Prepared<'a> {
     /// Descriptor here, number there.
     fds: Vec<(RawFd, RawFd)>,
     limits: Limits,
+    forks: bool,
 }
 
 /// A null-terminated array of C strings, with the strings.
@@ -121,6 +125,7 @@ impl<'a> Prepared<'a> {
             envp: Pointers::new(envp),
             fds: received.iter().map(sys::raw).zip(spawn.fds.iter().copied()).collect(),
             limits: spawn.limits,
+            forks: spawn.forks,
             program,
         })
     }
@@ -192,6 +197,10 @@ impl<'a> Prepared<'a> {
             reset_signals();
             if libc::chdir(self.cwd.as_ptr()) != 0 {
                 return (Step::Chdir, errno());
+            }
+            if self.forks {
+                // Refused on few systems; the zygote then makes its memory pass on itself.
+                dontfork::install();
             }
             libc::execve(self.program.as_ptr(), self.argv.pointers.as_ptr(), self.envp.pointers.as_ptr());
             (Step::Exec, errno())

@@ -25,7 +25,7 @@ const MAX_QUEUED_REPORTS: usize = 16_384;
 /// What a look at the socket gave.
 pub(crate) enum Received {
     /// A request and the descriptors beside it.
-    Request(ToLauncher, Vec<OwnedFd>),
+    Request(Box<ToLauncher>, Vec<OwnedFd>),
     /// Nothing for now.
     Nothing,
     /// The host is gone, or does not speak this protocol.
@@ -86,7 +86,7 @@ impl Control {
             return self.close();
         }
         match decode_request(&self.packet[..message.bytes]) {
-            Ok(request) => Received::Request(request, fds),
+            Ok(request) => Received::Request(Box::new(request), fds),
             Err(_) => self.close(),
         }
     }

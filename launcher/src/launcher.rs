@@ -188,9 +188,11 @@ impl Launcher {
     fn take_requests(&mut self) {
         for _ in 0..MAX_REQUESTS_PER_TURN {
             match self.control.receive() {
-                Received::Request(ToLauncher::Spawn(spawn), fds) => self.spawn(spawn, &fds),
-                Received::Request(ToLauncher::Terminate { id }, _) => self.terminate(id),
-                Received::Request(ToLauncher::Kill { id }, _) => self.kill(id),
+                Received::Request(request, fds) => match *request {
+                    ToLauncher::Spawn(spawn) => self.spawn(spawn, &fds),
+                    ToLauncher::Terminate { id } => self.terminate(id),
+                    ToLauncher::Kill { id } => self.kill(id),
+                },
                 Received::Nothing | Received::Closed => return,
             }
         }

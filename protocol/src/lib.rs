@@ -13,7 +13,7 @@ pub mod stat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of these messages; raised with every change to them.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The most bytes one message may take. Below the default socket buffer of Linux (212,992 bytes), which a packet
 /// must fit into whole.
@@ -57,6 +57,8 @@ pub struct Spawn {
     pub cwd: Vec<u8>,
     /// Kernel limits.
     pub limits: Limits,
+    /// The program will fork itself (it is a zygote): V8's memory must pass on to its children.
+    pub forks: bool,
     /// The numbers (1 to [`MAX_TARGET_FD`], each once) that the descriptors beside the packet get, in their order.
     pub fds: Vec<i32>,
 }

@@ -24,10 +24,11 @@ fn request() -> impl Strategy<Value = ToLauncher> {
         vec((bytes(), bytes()), 0..8),
         bytes(),
         limits(),
+        any::<bool>(),
         vec(any::<i32>(), 0..=MAX_FDS),
     )
-        .prop_map(|(id, program, args, env, cwd, limits, fds)| {
-            ToLauncher::Spawn(Spawn { id, program, args, env, cwd, limits, fds })
+        .prop_map(|(id, program, args, env, cwd, limits, forks, fds)| {
+            ToLauncher::Spawn(Spawn { id, program, args, env, cwd, limits, forks, fds })
         });
     prop_oneof![
         spawn,

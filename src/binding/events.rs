@@ -1,4 +1,4 @@
-//! Live events of one call (its output, its usage) → a JavaScript callback `(kind, text)`.
+//! Live events of one call (its output, its usage) → a JavaScript callback.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use napi::{
     bindgen_prelude::Function,
     threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode},
 };
+use napi_derive::napi;
 
 use super::Events;
 use crate::executor::{CallEvents, EventKind};
@@ -15,21 +16,30 @@ use crate::executor::{CallEvents, EventKind};
 /// does not listen must not be flooded.
 const QUEUE_LIMIT_EVENTS: usize = 4096;
 
-type Callback =
-    ThreadsafeFunction<(String, String), (), (String, String), Status, false, true, QUEUE_LIMIT_EVENTS>;
+/// An event as JavaScript sees it.
+#[napi(object)]
+pub struct CallEvent {
+    /// `stdout`, `stderr` or `usage`.
+    pub kind: String,
+    /// A piece of output, or JSON of the usage.
+    pub text: String,
+}
+
+type Callback = ThreadsafeFunction<CallEvent, (), CallEvent, Status, false, true, QUEUE_LIMIT_EVENTS>;
 
 struct Listener(Callback);
 
 impl CallEvents for Listener {
     fn event(&self, kind: EventKind, text: String) {
-        self.0.call((kind.name().to_owned(), text), ThreadsafeFunctionCallMode::NonBlocking);
+        self.0
+            .call(CallEvent { kind: kind.name().to_owned(), text }, ThreadsafeFunctionCallMode::NonBlocking);
     }
 }
 
 /// A listener that never keeps the host alive.
-pub(super) fn listener(function: &Function<'_, (String, String), ()>) -> napi::Result<Events> {
+pub(super) fn listener(function: &Function<'_, CallEvent, ()>) -> napi::Result<Events> {
     let callback = function
-        .build_threadsafe_function::<(String, String)>()
+        .build_threadsafe_function::<CallEvent>()
         .weak::<true>()
         .callee_handled::<false>()
         .max_queue_size::<QUEUE_LIMIT_EVENTS>()

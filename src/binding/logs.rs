@@ -28,7 +28,7 @@ pub struct LogRecord {
     pub fields: String,
 }
 
-type Callback = ThreadsafeFunction<Record, (), (LogRecord,), Status, false, true, QUEUE_LIMIT_RECORDS>;
+type Callback = ThreadsafeFunction<Record, (), LogRecord, Status, false, true, QUEUE_LIMIT_RECORDS>;
 
 struct JsSink(Callback);
 
@@ -57,11 +57,7 @@ pub(super) fn sink_of(env: &Env) -> Option<SinkId> {
 }
 
 /// Replaces this environment's sink.
-pub(super) fn set(
-    env: &Env,
-    level: &str,
-    function: Option<Function<'_, (LogRecord,), ()>>,
-) -> napi::Result<()> {
+pub(super) fn set(env: &Env, level: &str, function: Option<Function<'_, LogRecord, ()>>) -> napi::Result<()> {
     let filter: LevelFilter = level
         .parse()
         .map_err(|_| napi::Error::new(Status::InvalidArg, format!("unknown log level: {level}")))?;
@@ -74,7 +70,7 @@ pub(super) fn set(
         .max_queue_size::<QUEUE_LIMIT_RECORDS>()
         .build_callback(|context| {
             let Record { name, level, message, fields_json } = context.value;
-            Ok((LogRecord { name, level: level.to_owned(), message, fields: fields_json },))
+            Ok(LogRecord { name, level: level.to_owned(), message, fields: fields_json })
         })?;
     let id = log::register(filter, Arc::new(JsSink(callback)));
     registry().lock().unwrap_or_else(PoisonError::into_inner).insert(key(env), id);

@@ -5,7 +5,14 @@
 //! else does.
 
 // napi's macros generate code that these lints would complain of.
-#![allow(clippy::needless_pass_by_value, missing_docs, reason = "shapes that #[napi] asks for")]
+#![allow(
+    clippy::needless_pass_by_value,
+    clippy::trivially_copy_pass_by_ref,
+    missing_docs,
+    unreachable_pub,
+    reason = "shapes that #[napi] asks for; JavaScript is who reaches them"
+)]
+#![cfg_attr(test, allow(dead_code, reason = "napi registers nothing in test programs"))]
 
 mod events;
 mod logs;
@@ -55,9 +62,9 @@ pub struct QueueStats {
 type Settle<T> = Box<dyn FnOnce(Env) -> napi::Result<T> + Send>;
 
 /// A promise that the returned function settles, from any thread.
-fn promise<'env, T: napi::bindgen_prelude::ToNapiValue + Send + 'static>(
-    env: &'env Env,
-) -> napi::Result<(impl FnOnce(T) + Send + 'static, Object<'env>)> {
+fn promise<T: napi::bindgen_prelude::ToNapiValue + Send + 'static>(
+    env: &Env,
+) -> napi::Result<(impl FnOnce(T) + Send + 'static + use<T>, Object<'_>)> {
     let (deferred, promise) = env.create_deferred::<T, Settle<T>>()?;
     Ok((move |value: T| deferred.resolve(Box::new(move |_| Ok(value))), promise))
 }
@@ -87,7 +94,7 @@ impl BindingExecutor {
         call_id: f64,
         request: String,
         args_json: Option<String>,
-        on_event: Option<Function<'env, (String, String), ()>>,
+        on_event: Option<Function<'env, events::CallEvent, ()>>,
     ) -> napi::Result<Object<'env>> {
         let events = on_event.map(|function| events::listener(&function)).transpose()?;
         let (settle, promise) = promise(env)?;
@@ -149,7 +156,7 @@ pub fn isolation_report(env: &Env) -> napi::Result<Object<'_>> {
 pub fn set_log_sink(
     env: &Env,
     level: String,
-    sink: Option<Function<'_, (logs::LogRecord,), ()>>,
+    sink: Option<Function<'_, logs::LogRecord, ()>>,
 ) -> napi::Result<()> {
     logs::set(env, &level, sink)
 }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     error::SandboxError,
-    process::{Command, ExitStatus, Limits},
+    process::{Command, ExitStatus},
     store::{Store, TreeKey},
 };
 
@@ -197,8 +197,7 @@ async fn ask(ctx: &InstallContext) -> Result<String, String> {
         args: ["-p", "process.versions.modules"].map(OsString::from).to_vec(),
         env: Vec::new(),
         cwd: PathBuf::from(ctx.store.root()),
-        channel: false,
-        limits: Limits::default(),
+        ..Command::default()
     };
     let mut started = ctx.spawner.spawn(command).await.map_err(|error| error.to_string())?;
     let mut text = String::new();

@@ -600,7 +600,7 @@ mod tests {
         assert_eq!(*new, Tree(2));
         let [first, second, third] = leases;
         drop((first, second));
-        assert_eq!(rig.removed(), [] as [usize; 0]);
+        assert!(rig.removed().is_empty());
         drop(third);
         assert_eq!(rig.removed(), [1]);
         assert_eq!(rig.pool.drain(), 0, "the other one is leased");
@@ -738,7 +738,7 @@ mod tests {
         let held = rig.lease("a").await;
         rig.dead.lock().unwrap().push(1);
         assert_eq!(*rig.lease("a").await, Tree(2));
-        assert_eq!(rig.removed(), [] as [usize; 0]);
+        assert!(rig.removed().is_empty());
         drop(held);
         assert_eq!(rig.removed(), [1]);
         rig.assert_empty();

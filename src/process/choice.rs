@@ -7,16 +7,39 @@ use std::{
 
 #[cfg(target_os = "linux")]
 use super::launcher::LauncherSpawner;
+#[cfg(target_os = "linux")]
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
 use super::{BoxFuture, Command, SpawnError, Spawner, Started, plain::PlainSpawner};
 use crate::log::NATIVE;
+
+/// How long a start waits for a launcher that is being replaced.
+#[cfg(target_os = "linux")]
+const REPLACEMENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often it looks.
+#[cfg(target_os = "linux")]
+const REPLACEMENT_POLL: Duration = Duration::from_millis(50);
 
 /// The process's starter of processes.
 pub struct ProcessStarter {
     #[cfg(target_os = "linux")]
     launcher: LauncherSpawner,
     plain: PlainSpawner,
+    /// Whether the launcher ever started something.
+    #[cfg(target_os = "linux")]
+    worked: AtomicBool,
     /// Why the launcher is not used; set once.
     refusal: OnceLock<String>,
+}
+
+impl Default for ProcessStarter {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl ProcessStarter {
@@ -24,8 +47,10 @@ impl ProcessStarter {
     pub fn new() -> Self {
         Self {
             #[cfg(target_os = "linux")]
-            launcher: LauncherSpawner::new(launcher_beside(&crate::sys_library::own_library())),
+            launcher: LauncherSpawner::new(beside(&crate::sys_library::own_library(), "launcher")),
             plain: PlainSpawner::new(),
+            #[cfg(target_os = "linux")]
+            worked: AtomicBool::new(false),
             refusal: OnceLock::new(),
         }
     }
@@ -44,12 +69,36 @@ impl ProcessStarter {
     async fn start(&self, command: Command) -> Result<Started, SpawnError> {
         #[cfg(target_os = "linux")]
         if self.refusal.get().is_none() {
-            match self.launcher.spawn(command.clone()).await {
-                Err(error @ SpawnError::LauncherUnavailable { .. }) => self.refuse(&error.to_string()),
+            match self.through_launcher(&command).await {
+                Err(error @ SpawnError::LauncherUnavailable { .. })
+                    if !self.worked.load(Ordering::Relaxed) =>
+                {
+                    self.refuse(&error.to_string());
+                }
                 other => return other,
             }
         }
         self.plain.spawn(command).await
+    }
+
+    /// One that ran before and died again and again is waited for; it is no reason to go on without.
+    #[cfg(target_os = "linux")]
+    async fn through_launcher(&self, command: &Command) -> Result<Started, SpawnError> {
+        let end = Instant::now() + REPLACEMENT_LIMIT;
+        loop {
+            let started = self.launcher.spawn(command.clone()).await;
+            match &started {
+                Ok(_) => self.worked.store(true, Ordering::Relaxed),
+                Err(SpawnError::LauncherUnavailable { .. })
+                    if self.worked.load(Ordering::Relaxed) && Instant::now() < end =>
+                {
+                    tokio::time::sleep(REPLACEMENT_POLL).await;
+                    continue;
+                }
+                Err(_) => {}
+            }
+            return started;
+        }
     }
 
     #[cfg(target_os = "linux")]
@@ -70,13 +119,16 @@ impl Spawner for ProcessStarter {
     }
 }
 
-/// `native-sandbox-executor.<platform>.node` → `launcher.<platform>` in the same folder.
-fn launcher_beside(library: &Path) -> PathBuf {
+/// The zygote's native library, which lies beside this one.
+pub fn zygote_library() -> PathBuf {
+    beside(&crate::sys_library::own_library(), "zygote")
+}
+
+/// `native-sandbox-executor.<platform>.node` → `<part>.<platform>` in the same folder.
+fn beside(library: &Path, part: &str) -> PathBuf {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
     let platform = name.split_once('.').and_then(|(_, rest)| rest.strip_suffix(".node"));
-    library.with_file_name(
-        platform.map_or_else(|| "launcher".to_owned(), |platform| format!("launcher.{platform}")),
-    )
+    library.with_file_name(platform.map_or_else(|| part.to_owned(), |platform| format!("{part}.{platform}")))
 }
 
 #[cfg(test)]
@@ -85,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_launcher_is_named_after_the_addon() {
-        let beside = |library: &str| launcher_beside(Path::new(library)).display().to_string();
+        let beside = |library: &str| beside(Path::new(library), "launcher").display().to_string();
         assert_eq!(beside("/x/native-sandbox-executor.linux-x64-gnu.node"), "/x/launcher.linux-x64-gnu");
         assert_eq!(beside("/x/libnative_sandbox_executor.so"), "/x/launcher");
     }

@@ -179,6 +179,14 @@ fn pack(
 ) -> Result<(Vec<u8>, Vec<OwnedFd>), SpawnError> {
     let mut fds = vec![ends.stdout, ends.stderr];
     fds.extend(ends.channel);
+    if let Some(given) = &command.descriptor_3 {
+        let copy = given.try_clone();
+        fds.push(copy.map_err(|source| SpawnError::Step {
+            step: "dup",
+            subject: program.to_owned(),
+            source,
+        })?);
+    }
     let targets = [1, 2, 3][..fds.len()].to_vec();
     let Limits { open_files, file_size_bytes, cpu_seconds } = command.limits;
     let bytes = OsStringExt::into_vec;
@@ -189,6 +197,7 @@ fn pack(
         env: command.env.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
         cwd: bytes(command.cwd.into_os_string()),
         limits: protocol::Limits { open_files, file_size_bytes, cpu_seconds },
+        forks: command.forks,
         fds: targets,
     });
     match encode_request(&request) {

@@ -14,6 +14,8 @@ mod own_child;
 pub mod plain;
 #[cfg(windows)]
 pub mod windows;
+#[cfg(target_os = "linux")]
+pub mod zygote;
 
 use std::{ffi::OsString, fmt, future::Future, path::PathBuf, pin::Pin, sync::Arc};
 
@@ -41,6 +43,11 @@ pub struct Command {
     pub channel: bool,
     /// Kernel limits set before the program starts.
     pub limits: Limits,
+    /// What the process gets as descriptor 3 instead of a channel.
+    #[cfg(unix)]
+    pub descriptor_3: Option<Arc<std::os::fd::OwnedFd>>,
+    /// The program will fork itself: the memory of V8 must pass on to its children.
+    pub forks: bool,
 }
 
 /// Kernel limits of a process; `None` leaves what the host has.
@@ -103,12 +110,18 @@ pub struct Process {
     pid: u32,
     control: Arc<dyn Control>,
     state: watch::Receiver<TreeState>,
+    held: Option<Arc<()>>,
 }
 
 impl Process {
     /// Made by a [`Spawner`]; tests make their own.
     pub fn new(pid: u32, control: Arc<dyn Control>, state: watch::Receiver<TreeState>) -> Self {
-        Self { pid, control, state }
+        Self { pid, control, state, held: None }
+    }
+
+    /// Keeps `token` for as long as this lives: who gave it out can count what is in use.
+    pub fn hold(&mut self, token: Arc<()>) {
+        self.held = Some(token);
     }
 
     /// Process id in the host's PID namespace; valid until `gone`.
@@ -158,6 +171,7 @@ impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Process")
             .field("pid", &self.pid)
+            .field("held", &self.held.is_some())
             .field("state", &self.state())
             .finish_non_exhaustive()
     }

@@ -59,6 +59,10 @@ impl Spawner for PlainSpawner {
 
 fn start(command: &Command) -> Result<Started, SpawnError> {
     let program = command.program.display().to_string();
+    if command.forks || command.descriptor_3.is_some() {
+        let source = io::Error::new(io::ErrorKind::Unsupported, "needs the launcher");
+        return Err(SpawnError::Step { step: "start", subject: program, source });
+    }
     check(command)?;
     let (host_ends, child_ends) = ends::make(command.channel, &program)?;
     let child = run(command, child_ends).map_err(|source| SpawnError::Step {

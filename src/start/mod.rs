@@ -1,12 +1,25 @@
 //! The ladder: ways to get a worker, best first. Callers ask for a worker and are told on which rung it came.
 
-pub mod spawn;
+mod ladder;
+mod sizing;
+mod spawn;
+mod standby;
+mod stock;
+#[cfg(target_os = "linux")]
+mod zygotes;
 
-use std::{ffi::OsString, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use serde::Serialize;
 
 use crate::process::{BoxFuture, Started};
+
+pub use ladder::RungLadder;
 
 /// A way to get a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -20,19 +33,73 @@ pub enum Rung {
     Spawn,
 }
 
-/// What a worker is started for. Nothing in here comes from the call's source, arguments or environment.
-#[derive(Debug, Clone)]
-pub struct WorkerSpec {
+/// What workers have in common that can be made from the same beginnings, whatever call they will serve.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Breed {
     /// The Node executable.
     pub node: PathBuf,
     /// `--max-old-space-size`, MiB.
     pub memory_mb: u32,
     /// Variables that Node reads while it boots (time zone, locale, certificates); the tool's own come with the job.
-    pub boot_env: Vec<(OsString, OsString)>,
+    pub boot_env: BTreeMap<String, String>,
+    /// Variables that every call has, for packages that read them while they load.
+    pub load_env: BTreeMap<String, String>,
+}
+
+/// The scripts on disk that a worker or zygote runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scripts {
+    /// [`crate::worker::WORKER_SCRIPT`].
+    pub worker: PathBuf,
+    /// [`crate::worker::ZYGOTE_SCRIPT`].
+    pub zygote: PathBuf,
+}
+
+/// Gives the scripts, written anew where they are missing: temp folders get wiped under long-running hosts. May block.
+#[derive(Clone)]
+pub struct ScriptSource(Arc<dyn Fn() -> io::Result<Scripts> + Send + Sync>);
+
+impl ScriptSource {
+    /// From a function that may block.
+    pub fn new(source: impl Fn() -> io::Result<Scripts> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(source))
+    }
+
+    /// Asks it, off the async threads.
+    async fn scripts(&self) -> Result<Scripts, String> {
+        let source = Arc::clone(&self.0);
+        let told = |error: &dyn fmt::Display| format!("the worker's scripts cannot be put on disk: {error}");
+        match tokio::task::spawn_blocking(move || source()).await {
+            Ok(Ok(scripts)) => Ok(scripts),
+            Ok(Err(error)) => Err(told(&error)),
+            Err(error) => Err(told(&error)),
+        }
+    }
+}
+
+impl fmt::Debug for ScriptSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ScriptSource")
+    }
+}
+
+/// What a worker is started for. Nothing in here comes from the call's source, arguments or environment.
+#[derive(Debug, Clone)]
+pub struct WorkerSpec {
+    /// Its kind.
+    pub breed: Arc<Breed>,
+    /// What it runs.
+    pub scripts: ScriptSource,
     /// The leased tree: holds `node_modules` (may be empty).
     pub tree: Arc<PathBuf>,
+    /// Packages of the tree that the function names: worth loading ahead.
+    pub packages: BTreeSet<String>,
+    /// The tool, for what is learnt of it.
+    pub tool_id: Arc<str>,
     /// The call's working folder.
     pub cwd: PathBuf,
+    /// Only this rung will do.
+    pub forced: Option<Rung>,
 }
 
 /// A started worker, waiting for its job on its channel.
@@ -53,10 +120,32 @@ pub struct StartError {
     pub reason: String,
 }
 
+impl StartError {
+    /// Of a stock that ended while somebody waited for it.
+    fn ended() -> Self {
+        Self { rung: Rung::Standby, reason: "it was ended meanwhile".to_owned() }
+    }
+}
+
+/// How a worker's run went, as far as it tells something about the rung it came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The process ended as processes do.
+    Sound,
+    /// It died of a signal of its own making, or before the function was called.
+    Crashed,
+}
+
 /// Gives workers. Dropping the future leaves no process behind.
 pub trait Ladder: Send + Sync {
     /// One worker, on the best rung that works.
     fn start(&self, spec: WorkerSpec) -> BoxFuture<'_, Result<Worker, StartError>>;
+    /// Learns how a run on a rung went.
+    fn learn(&self, rung: Rung, tree: &Path, tool_id: &Arc<str>, verdict: Verdict);
+    /// Ends what is kept ready for a tree.
+    fn forget(&self, tree: &Path);
     /// The rung that the next worker will probably come from, with the reasons why no higher one is used.
     fn in_use(&self) -> (Rung, Vec<(Rung, String)>);
+    /// Ends everything that is kept ready.
+    fn drain(&self);
 }

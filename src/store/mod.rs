@@ -57,7 +57,7 @@ pub use tree::{Staging, Tree};
 use janitor::{Janitor, Job};
 use root::Access;
 
-use crate::worker::WORKER_SCRIPT;
+use crate::worker::{WORKER_SCRIPT, ZYGOTE_SCRIPT};
 
 /// Hex digits of the worker script's SHA-256 that name its folder.
 const SCRIPT_HASH_CHARS: usize = 16;
@@ -186,20 +186,25 @@ impl Store {
         &self.shared.host
     }
 
-    /// The worker's script on disk, written anew when it is missing or is not what it should be.
+    /// The scripts of workers and of zygotes on disk, written anew when one is missing or is not what it should be.
     ///
-    /// The content is compared every time: where tools share the host's uid, one of them could have changed the file
+    /// The content is compared every time: where tools share the host's uid, one of them could have changed a file
     /// under the next call.
-    pub fn worker_script(&self) -> Result<PathBuf, StoreError> {
-        let digest = hex(&Sha256::digest(WORKER_SCRIPT));
+    pub fn scripts(&self) -> Result<(PathBuf, PathBuf), StoreError> {
+        let digest = hex(&Sha256::digest([WORKER_SCRIPT, ZYGOTE_SCRIPT].concat()));
         let dir = self.shared.root.join("runtime").join(&digest[..SCRIPT_HASH_CHARS]);
-        let path = dir.join("worker.cjs");
-        if fs::read(&path).is_ok_and(|found| found == WORKER_SCRIPT.as_bytes()) {
+        let worker = self.script(&dir, "worker.cjs", WORKER_SCRIPT)?;
+        Ok((worker, self.script(&dir, "zygote.cjs", ZYGOTE_SCRIPT)?))
+    }
+
+    fn script(&self, dir: &Path, name: &str, content: &str) -> Result<PathBuf, StoreError> {
+        let path = dir.join(name);
+        if fs::read(&path).is_ok_and(|found| found == content.as_bytes()) {
             return Ok(path);
         }
         self.shared.ensure()?;
-        root::open_dir(&dir).map_err(StoreError::io("create the folder", &dir))?;
-        write_atomically(&path, WORKER_SCRIPT.as_bytes())?;
+        root::open_dir(dir).map_err(StoreError::io("create the folder", dir))?;
+        write_atomically(&path, content.as_bytes())?;
         Ok(path)
     }
 

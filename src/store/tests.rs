@@ -297,7 +297,7 @@ fn others_can_read_trees_and_nothing_else() {
     use std::os::unix::fs::PermissionsExt;
     let (_base, store) = store();
     let tree = tree_with(&store, "index.js");
-    store.worker_script().unwrap();
+    store.scripts().unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let mut folder = tree.dir().parent().unwrap();
     while folder != store.root().parent().unwrap() {
@@ -414,13 +414,13 @@ fn all_of_it_may_be_wiped_between_two_calls() {
     let temp = base.path().join("tmp");
     let store = Store::open(&temp).unwrap();
     let tree = tree_with(&store, "index.js");
-    let script = store.worker_script().unwrap();
+    let script = store.scripts().unwrap().0;
     remove_dir(&temp).unwrap();
     assert!(!tree.is_alive());
     assert!(RunFolder::create(&tree).is_ok());
     assert!(tree_with(&store, "index.js").is_alive());
     remove_dir(&temp).unwrap();
-    assert_eq!(store.worker_script().unwrap(), script);
+    assert_eq!(store.scripts().unwrap().0, script);
     assert_eq!(fs::read_to_string(&script).unwrap(), WORKER_SCRIPT);
     remove_dir(&temp).unwrap();
     assert!(store.npm_cache().unwrap().is_dir());
@@ -433,9 +433,9 @@ fn all_of_it_may_be_wiped_between_two_calls() {
 #[test]
 fn a_changed_worker_script_is_written_anew() {
     let (_base, store) = store();
-    let script = store.worker_script().unwrap();
+    let script = store.scripts().unwrap().0;
     fs::write(&script, "process.exit(1) // not ours").unwrap();
-    assert_eq!(store.worker_script().unwrap(), script);
+    assert_eq!(store.scripts().unwrap().0, script);
     assert_eq!(fs::read_to_string(&script).unwrap(), WORKER_SCRIPT);
 }
 

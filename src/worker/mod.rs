@@ -6,3 +6,6 @@ pub mod protocol;
 
 /// The script a worker runs (`CommonJS`, Node built-ins only). `store` writes it to disk for the `spawn` rung.
 pub const WORKER_SCRIPT: &str = include_str!("worker.cjs");
+
+/// The script a zygote runs (`CommonJS`, Node built-ins only).
+pub const ZYGOTE_SCRIPT: &str = include_str!("zygote.cjs");

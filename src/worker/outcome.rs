@@ -197,6 +197,7 @@ fn milliseconds(duration: Duration) -> String {
     }
 }
 
+/// The name of a signal, as Node gives it; `None` for one that has none.
 #[cfg(unix)]
 pub fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {

@@ -523,8 +523,32 @@ function watch() {
   self.on('exit', (code) => send(EXITING, `{"code":${code | 0}}`));
 }
 
-/** Takes the one job of this process from the descriptor `fd` and runs it. */
-function serve(fd) {
+/**
+ * Goes the way of a job once, for a process that will serve one later: its pages, and what is compiled lazily, are then in
+ * place. Answers to nobody and leaves no trace.
+ */
+function warm() {
+  const { mainModule } = self;
+  const own = channel;
+  channel = fs.openSync('/dev/null', 'r+');
+  try {
+    readSync(channel, Buffer.allocUnsafe(HEADER_BYTES), 0, HEADER_BYTES, null);
+    const job = { filename: __filename, lineOffset: 0, columnOffset: 0 };
+    const tool = compileScript(job, 'return async ({ a }) => ({ a })')();
+    apply(tool, undefined, [parse('{"a":"b"}')]);
+    send(READY, stringify({ a: decode(Buffer.from('a'), 'utf8') }));
+  } finally {
+    fs.closeSync(channel);
+    channel = own;
+    self.mainModule = mainModule;
+  }
+}
+
+/**
+ * Takes the one job of this process from the descriptor `fd` and runs it. `begin` is called once the job is there, before
+ * anything of it runs.
+ */
+function serve(fd, begin) {
   channel = fd;
   send(READY, '');
   const job = receive(JOB);
@@ -532,6 +556,7 @@ function serve(fd) {
   const args = code === undefined ? undefined : receive(ARGS);
   // The host went away or did not need this worker.
   if (args === undefined) self.exit(0);
+  if (begin !== undefined) begin();
   const parsed = parse(job);
   if (parsed.version !== VERSION) throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
   if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
@@ -539,7 +564,7 @@ function serve(fd) {
   run(parsed, code, parse(args));
 }
 
-module.exports = { serve };
+module.exports = { serve, warm };
 
 if (require.main === module) {
   // Windows has no descriptor 3 to pass on: there the channel is a named pipe.

@@ -57,6 +57,7 @@ impl Mark {
             cwd: "/".into(),
             channel: false,
             limits: Limits::default(),
+            ..Command::default()
         }
     }
 

@@ -1,0 +1,401 @@
+//! A running zygote, seen from the host: it is asked for children over its control socket, and tells how they end.
+//!
+//! A worker that was forked is a [`Process`] like any other. The zygote lives as long as somebody holds its [`Client`] or
+//! a process it forked; then its socket closes, and it ends itself and whatever is left of its children.
+
+mod wire;
+
+use std::{
+    collections::HashMap,
+    io::{self, IoSlice},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
+    SocketType, recv, sendmsg, shutdown, socketpair,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    runtime::Handle,
+    sync::{oneshot, watch},
+    time::timeout,
+};
+
+use self::wire::{Report, Request};
+use super::{Command, Control, ExitStatus, Process, SpawnError, Spawner, Started, TreeState, ends};
+use crate::sys;
+
+/// How long a zygote may take to boot and load what it is to load.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a fork may take before the zygote counts as stuck.
+const FORK_LIMIT: Duration = Duration::from_secs(10);
+
+/// The most descriptors beside a request.
+const MAX_FDS: usize = 3;
+
+/// Why there is no zygote, or no child of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ZygoteError {
+    /// Its process could not be started.
+    #[error("it could not be started: {0}")]
+    Spawn(#[from] SpawnError),
+    /// A system call on the host's side failed.
+    #[error("{step}: {source}")]
+    Step {
+        /// Which.
+        step: &'static str,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// It said that it cannot serve; the JSON it gave as its reason.
+    #[error("it refused to serve: {reason}")]
+    Refused {
+        /// JSON: `{ reason, specifier?, kind? }`.
+        reason: String,
+    },
+    /// It ended, or does not answer.
+    #[error("it {what}")]
+    Lost {
+        /// What happened.
+        what: &'static str,
+    },
+    /// `fork` failed in it.
+    #[error("fork: {0}")]
+    Fork(io::Error),
+}
+
+fn step(step: &'static str) -> impl FnOnce(io::Error) -> ZygoteError {
+    move |source| ZygoteError::Step { step, source }
+}
+
+/// A zygote.
+pub struct Client {
+    link: Arc<Link>,
+    /// What it said when it was ready (JSON).
+    report: String,
+    forks: AtomicU64,
+}
+
+/// What the client, its processes and the task that reads share.
+struct Link {
+    socket: Arc<AsyncFd<OwnedFd>>,
+    children: Arc<Mutex<Children>>,
+    runtime: Handle,
+    /// Kept for as long as the zygote is needed: its process, or the zygote it was forked from.
+    _origin: Origin,
+}
+
+/// Where a zygote comes from, and what ends it.
+enum Origin {
+    Launched { _process: Process },
+    Forked { _process: Process, _link: Arc<Link> },
+}
+
+#[derive(Default)]
+struct Children {
+    next_id: u64,
+    closed: bool,
+    by_id: HashMap<u64, Child>,
+}
+
+struct Child {
+    state: watch::Sender<TreeState>,
+    /// Present until the fork is answered.
+    forked: Option<oneshot::Sender<Result<u32, io::Error>>>,
+}
+
+impl Client {
+    /// Boots a zygote by `command`, which gets its control socket as descriptor 3. Cancelled, it ends by itself.
+    pub async fn boot(spawner: &dyn Spawner, command: Command) -> Result<Self, ZygoteError> {
+        let (own, theirs) = control_pair()?;
+        let command =
+            Command { descriptor_3: Some(Arc::new(theirs)), channel: false, forks: true, ..command };
+        let Started { process, stdout, stderr, .. } = spawner.spawn(command).await?;
+        for mut output in [stdout, stderr] {
+            // A full pipe would stop it. What it has to say goes over its socket.
+            tokio::spawn(async move { tokio::io::copy(&mut output, &mut tokio::io::sink()).await });
+        }
+        Self::open(own, Origin::Launched { _process: process }).await
+    }
+
+    /// Forks another zygote from this one; `payload` is JSON for `zygote.cjs`. Cancelled, it ends by itself.
+    pub async fn fork_zygote(&self, payload: &str) -> Result<Self, ZygoteError> {
+        let (own, theirs) = control_pair()?;
+        let process = self
+            .fork(&[theirs.as_fd()], |id| Request::ForkZygote { id, payload: payload.as_bytes() })
+            .await?;
+        Self::open(own, Origin::Forked { _process: process, _link: Arc::clone(&self.link) }).await
+    }
+
+    /// Forks a worker, which waits for its job. Cancelled, it is killed.
+    pub async fn fork_worker(&self) -> Result<Started, ZygoteError> {
+        let (host_ends, child_ends) = ends::make(true, "a worker")?;
+        let Some(channel) = &child_ends.channel else {
+            return Err(ZygoteError::Lost { what: "got no channel" });
+        };
+        let fds = [channel.as_fd(), child_ends.stdout.as_fd(), child_ends.stderr.as_fd()];
+        let process = self.fork(&fds, |id| Request::ForkWorker { id }).await?;
+        drop(child_ends);
+        Ok(host_ends.started(process, "a worker")?)
+    }
+
+    /// Children asked for so far.
+    pub fn forks(&self) -> u64 {
+        self.forks.load(Ordering::Relaxed)
+    }
+
+    /// What it said when it was ready (JSON): what it loaded and what it did not.
+    pub fn report(&self) -> &str {
+        &self.report
+    }
+
+    /// Whether it can be asked for children.
+    pub fn is_open(&self) -> bool {
+        !self.link.children().closed
+    }
+
+    async fn open(socket: OwnedFd, origin: Origin) -> Result<Self, ZygoteError> {
+        let socket =
+            sys::register(socket, Interest::READABLE | Interest::WRITABLE).map_err(step("register"))?;
+        let socket = Arc::new(socket);
+        let children = Arc::new(Mutex::new(Children::default()));
+        let (ready, told) = oneshot::channel();
+        tokio::spawn(
+            Reader { socket: Arc::clone(&socket), children: Arc::clone(&children), ready: Some(ready) }.run(),
+        );
+        let link = Link { socket, children, runtime: Handle::current(), _origin: origin };
+        match timeout(READY_LIMIT, told).await {
+            Ok(Ok(Ok(report))) => Ok(Self { link: Arc::new(link), report, forks: AtomicU64::new(0) }),
+            Ok(Ok(Err(reason))) => Err(ZygoteError::Refused { reason }),
+            Ok(Err(_)) => Err(ZygoteError::Lost { what: "ended while it booted" }),
+            Err(_) => Err(ZygoteError::Lost { what: "was not ready in time" }),
+        }
+    }
+
+    async fn fork<'a>(
+        &self,
+        fds: &[BorrowedFd<'_>],
+        request: impl FnOnce(u64) -> Request<'a>,
+    ) -> Result<Process, ZygoteError> {
+        let (state, watched) = watch::channel(TreeState::default());
+        let (forked, answer) = oneshot::channel();
+        let id = self.link.add(Child { state, forked: Some(forked) })?;
+        self.forks.fetch_add(1, Ordering::Relaxed);
+        let control =
+            Arc::new(ChildControl { id, link: Arc::clone(&self.link), killed: AtomicBool::new(false) });
+        // From here on, whatever ends this future kills what was forked.
+        let mut unborn = KillOnDrop(Some(Arc::clone(&control)));
+        let packet = request(id).encode().ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
+        if let Err(error) = self.link.send(&packet, fds).await {
+            self.link.children().by_id.remove(&id);
+            return Err(step("sendmsg")(error));
+        }
+        match timeout(FORK_LIMIT, answer).await {
+            Ok(Ok(Ok(pid))) => {
+                // Its `Process` sees to its end from here on.
+                unborn.0 = None;
+                Ok(Process::new(pid, control, watched))
+            }
+            Ok(Ok(Err(error))) => Err(ZygoteError::Fork(error)),
+            Ok(Err(_)) => Err(ZygoteError::Lost { what: "ended" }),
+            Err(_) => {
+                self.link.close();
+                Err(ZygoteError::Lost { what: "did not answer in time" })
+            }
+        }
+    }
+}
+
+fn control_pair() -> Result<(OwnedFd, OwnedFd), ZygoteError> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let (own, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)
+        .map_err(|error| step("socketpair")(error.into()))?;
+    rustix::io::ioctl_fionbio(&own, true).map_err(|error| step("ioctl")(error.into()))?;
+    Ok((own, theirs))
+}
+
+impl Link {
+    fn children(&self) -> std::sync::MutexGuard<'_, Children> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, child: Child) -> Result<u64, ZygoteError> {
+        let mut children = self.children();
+        if children.closed {
+            return Err(ZygoteError::Lost { what: "ended" });
+        }
+        children.next_id += 1;
+        let id = children.next_id;
+        children.by_id.insert(id, child);
+        Ok(id)
+    }
+
+    async fn send(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        loop {
+            let mut ready = self.socket.writable().await?;
+            match ready.try_io(|socket| send_now(socket.as_fd(), packet, fds)) {
+                Ok(sent) => return sent,
+                Err(_not_yet) => {}
+            }
+        }
+    }
+
+    /// For where nobody can wait; what the socket does not take now is sent by a task.
+    fn send_soon(self: &Arc<Self>, request: &Request<'_>) {
+        let Some(packet) = request.encode() else { return };
+        if send_now(self.socket.as_fd(), &packet, &[]).is_ok() {
+            return;
+        }
+        let link = Arc::clone(self);
+        self.runtime.spawn(async move {
+            // A zygote that is gone has taken its children along.
+            let _ = link.send(&packet, &[]).await;
+        });
+    }
+
+    /// Tells the zygote, and the task that reads, that this is over.
+    fn close(&self) {
+        self.children().closed = true;
+        let _ = shutdown(&*self.socket, Shutdown::Both);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The reading task holds the socket too, and ends with this.
+        self.close();
+    }
+}
+
+fn send_now(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(packet)], &mut beside, flags)?;
+    Ok(())
+}
+
+struct ChildControl {
+    id: u64,
+    link: Arc<Link>,
+    killed: AtomicBool,
+}
+
+impl Control for ChildControl {
+    fn terminate(&self) {
+        self.link.send_soon(&Request::Terminate { id: self.id });
+    }
+
+    fn kill(&self) {
+        if !self.killed.swap(true, Ordering::AcqRel) {
+            self.link.send_soon(&Request::Kill { id: self.id });
+        }
+    }
+}
+
+/// Kills what was forked for a caller that is gone before it had it.
+struct KillOnDrop(Option<Arc<ChildControl>>);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        if let Some(control) = &self.0 {
+            control.kill();
+        }
+    }
+}
+
+/// The task that reads what a zygote tells.
+struct Reader {
+    socket: Arc<AsyncFd<OwnedFd>>,
+    children: Arc<Mutex<Children>>,
+    ready: Option<oneshot::Sender<Result<String, String>>>,
+}
+
+impl Reader {
+    async fn run(mut self) {
+        let mut packet = vec![0; wire::MAX_REPORT_BYTES];
+        while let Some(report) = self.next(&mut packet).await {
+            self.take(report);
+        }
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.closed = true;
+        for (_, child) in children.by_id.drain() {
+            // They had asked to die with their zygote (PR_SET_PDEATHSIG).
+            child.state.send_modify(|state| {
+                state.exit = state.exit.or(Some(ExitStatus::Lost));
+                state.gone = true;
+            });
+        }
+    }
+
+    /// `None` when the zygote is gone or not to be understood.
+    async fn next(&self, packet: &mut [u8]) -> Option<Report> {
+        loop {
+            let mut ready = self.socket.readable().await.ok()?;
+            let received = ready.try_io(|socket| {
+                let (_, size) = recv(socket, &mut *packet, RecvFlags::DONTWAIT)?;
+                Ok(size)
+            });
+            match received {
+                Ok(Ok(size)) if size > 0 => return wire::decode(&packet[..size]),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) => return None,
+                Err(_not_yet) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, report: Report) {
+        let text = |payload: Vec<u8>| String::from_utf8_lossy(&payload).into_owned();
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        match report {
+            Report::Ready { payload, .. } => {
+                if let Some(ready) = self.ready.take() {
+                    let _ = ready.send(Ok(text(payload)));
+                }
+            }
+            Report::Refused { payload } => {
+                if let Some(ready) = self.ready.take() {
+                    let _ = ready.send(Err(text(payload)));
+                }
+            }
+            Report::Forked { id, pid } => {
+                if let Some(forked) = children.by_id.get_mut(&id).and_then(|child| child.forked.take()) {
+                    let _ = forked.send(Ok(pid));
+                }
+            }
+            Report::ForkFailed { id, errno } => {
+                if let Some(forked) = children.by_id.remove(&id).and_then(|child| child.forked) {
+                    let _ = forked.send(Err(io::Error::from_raw_os_error(errno)));
+                }
+            }
+            Report::Exited { id, status, cpu_us, max_rss_kib } => {
+                if let Some(child) = children.by_id.get(&id) {
+                    child.state.send_replace(TreeState {
+                        exit: Some(status),
+                        gone: false,
+                        cpu_us,
+                        max_rss_kib,
+                    });
+                }
+            }
+            Report::Gone { id } => {
+                if let Some(child) = children.by_id.remove(&id) {
+                    child.state.send_modify(|state| state.gone = true);
+                }
+            }
+        }
+    }
+}

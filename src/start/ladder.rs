@@ -1,0 +1,196 @@
+//! Which rung a call gets: the best that works for its tool, said when it is not the best there is.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+#[cfg(target_os = "linux")]
+use super::zygotes::{NoZygote, Zygotes};
+use super::{Ladder, Rung, StartError, Verdict, Worker, WorkerSpec, spawn, standby::Standby};
+use crate::{
+    log::NATIVE,
+    process::{BoxFuture, Spawner},
+};
+
+/// Tools that a verdict is kept on; beyond it, all begin anew.
+const MAX_SUSPECTS: usize = 1024;
+
+/// The ladder of a process.
+pub struct RungLadder {
+    spawner: Arc<dyn Spawner>,
+    #[cfg(target_os = "linux")]
+    zygotes: Arc<Zygotes>,
+    standby: Standby,
+    suspects: Mutex<HashMap<Suspect, Suspicion>>,
+    /// Why the last start on a rung did not come about.
+    refusals: Mutex<HashMap<Rung, String>>,
+}
+
+/// A tool with the tree it runs on.
+type Suspect = (PathBuf, Arc<str>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Suspicion {
+    /// It crashed in a forked process; a booted one will tell whose fault that is.
+    Open,
+    /// It does not crash in a booted one: it gets no forked one again.
+    Demoted,
+    /// It crashes anyway.
+    Cleared,
+}
+
+impl RungLadder {
+    /// `library` is the zygote's native library. Nothing is started yet.
+    pub fn new(spawner: Arc<dyn Spawner>, library: PathBuf) -> Self {
+        #[cfg(not(target_os = "linux"))]
+        drop(library);
+        Self {
+            #[cfg(target_os = "linux")]
+            zygotes: Zygotes::new(Arc::clone(&spawner), library),
+            standby: Standby::new(Arc::clone(&spawner)),
+            spawner,
+            suspects: Mutex::default(),
+            refusals: Mutex::default(),
+        }
+    }
+
+    /// Ends what nobody has used for long. To be called now and then.
+    pub fn sweep(&self, now: Instant) {
+        #[cfg(target_os = "linux")]
+        self.zygotes.sweep(now);
+        #[cfg(not(target_os = "linux"))]
+        let _ = now;
+    }
+
+    async fn climb(&self, spec: WorkerSpec) -> Result<Worker, StartError> {
+        match spec.forced {
+            Some(Rung::Spawn) => self.spawn(&spec).await,
+            Some(Rung::Standby) => self.standby.take(&spec.breed, &spec.scripts).await,
+            Some(Rung::Zygote) => self.forked(&spec, true).await.map_err(NoZygote::into_error),
+            None => self.best(&spec).await,
+        }
+    }
+
+    async fn best(&self, spec: &WorkerSpec) -> Result<Worker, StartError> {
+        if !self.is_suspect(spec) {
+            match self.forked(spec, false).await {
+                Ok(worker) => return Ok(worker),
+                // It will be there for later calls; a stock of booted ones would not be needed any more by then.
+                Err(NoZygote::NotYet) => return self.spawn(spec).await,
+                Err(NoZygote::Refused(reason)) => self.refuse(Rung::Zygote, reason),
+            }
+        }
+        match self.standby.take(&spec.breed, &spec.scripts).await {
+            Ok(worker) => Ok(worker),
+            Err(error) => {
+                self.refuse(Rung::Standby, error.reason);
+                self.spawn(spec).await
+            }
+        }
+    }
+
+    async fn spawn(&self, spec: &WorkerSpec) -> Result<Worker, StartError> {
+        spawn::boot(&*self.spawner, &spec.breed, &spec.scripts, spec.cwd.clone(), Rung::Spawn).await
+    }
+
+    #[cfg(target_os = "linux")]
+    async fn forked(&self, spec: &WorkerSpec, wait: bool) -> Result<Worker, NoZygote> {
+        self.zygotes.start(spec, wait).await
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn forked(&self, _: &WorkerSpec, _: bool) -> Result<Worker, NoZygote> {
+        Err(NoZygote::Refused("needs Linux".to_owned()))
+    }
+
+    fn refuse(&self, rung: Rung, reason: String) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        if refusals.get(&rung) != Some(&reason) {
+            tracing::warn!(target: NATIVE, rung = ?rung, reason, "A faster way to start functions is not available");
+            refusals.insert(rung, reason);
+        }
+    }
+
+    fn suspects(&self) -> std::sync::MutexGuard<'_, HashMap<Suspect, Suspicion>> {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_suspect(&self, spec: &WorkerSpec) -> bool {
+        let suspects = self.suspects();
+        // The look-up of an owned pair costs a clone of a path; almost always there is nothing to look up.
+        !suspects.is_empty()
+            && matches!(
+                suspects.get(&(spec.tree.to_path_buf(), Arc::clone(&spec.tool_id))),
+                Some(Suspicion::Open | Suspicion::Demoted)
+            )
+    }
+}
+
+impl Ladder for RungLadder {
+    fn start(&self, spec: WorkerSpec) -> BoxFuture<'_, Result<Worker, StartError>> {
+        Box::pin(self.climb(spec))
+    }
+
+    fn learn(&self, rung: Rung, tree: &Path, tool_id: &Arc<str>, verdict: Verdict) {
+        let mut suspects = self.suspects();
+        if suspects.is_empty() && verdict == Verdict::Sound {
+            return;
+        }
+        if suspects.len() >= MAX_SUSPECTS {
+            suspects.clear();
+        }
+        let suspect = (tree.to_path_buf(), Arc::clone(tool_id));
+        let new = match (rung, verdict, suspects.get(&suspect)) {
+            (Rung::Zygote, Verdict::Crashed, None) => Suspicion::Open,
+            (Rung::Standby | Rung::Spawn, Verdict::Crashed, Some(Suspicion::Open)) => Suspicion::Cleared,
+            (Rung::Standby | Rung::Spawn, Verdict::Sound, Some(Suspicion::Open)) => {
+                tracing::warn!(
+                    target: NATIVE,
+                    toolId = &**tool_id,
+                    "A function crashed in a forked process but not in a booted one; it gets booted ones from now on"
+                );
+                Suspicion::Demoted
+            }
+            _ => return,
+        };
+        suspects.insert(suspect, new);
+    }
+
+    fn forget(&self, tree: &Path) {
+        self.suspects().retain(|(of, _), _| of != tree);
+        #[cfg(target_os = "linux")]
+        self.zygotes.forget(tree);
+    }
+
+    fn in_use(&self) -> (Rung, Vec<(Rung, String)>) {
+        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused: Vec<_> = refusals.iter().map(|(rung, reason)| (*rung, reason.clone())).collect();
+        let rung = [Rung::Zygote, Rung::Standby].into_iter().find(|rung| !refusals.contains_key(rung));
+        (rung.unwrap_or(Rung::Spawn), refused)
+    }
+
+    fn drain(&self) {
+        self.standby.drain();
+        #[cfg(target_os = "linux")]
+        self.zygotes.drain();
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+enum NoZygote {
+    NotYet,
+    Refused(String),
+}
+
+impl NoZygote {
+    fn into_error(self) -> StartError {
+        let reason = match self {
+            Self::NotYet => "it is still booting".to_owned(),
+            Self::Refused(reason) => reason,
+        };
+        StartError { rung: Rung::Zygote, reason }
+    }
+}

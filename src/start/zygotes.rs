@@ -1,0 +1,407 @@
+//! The highest rung: workers forked from Node processes that have booted, and loaded a tree's packages, already.
+//!
+//! There is one *base* zygote per [`Breed`]; it has loaded what many tools need. For a tree whose tools name packages, a
+//! *dependent* zygote is forked from it, which loads these packages and serves that tree only. Zygotes boot in the
+//! background; who comes meanwhile is told so, or waits if he wants to.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::{
+    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, spawn,
+    stock::{Forge, Stock},
+};
+use crate::{
+    log::NATIVE,
+    process::{
+        BoxFuture, Command, Spawner,
+        zygote::{Client, ZygoteError},
+    },
+};
+
+/// After this many forks a zygote is replaced: its children share address layout and hash seeds.
+const MAX_FORKS: u64 = 5_000;
+
+/// After this long, too.
+const MAX_AGE: Duration = Duration::from_mins(30);
+
+/// A zygote that nobody used for this long ends.
+const IDLE_AFTER: Duration = Duration::from_mins(5);
+
+/// How long a refusal counts before a zygote is tried again.
+const RETRY_AFTER: Duration = Duration::from_mins(1);
+
+/// The most zygotes of trees; beyond it the least recently used ends. One takes some 5 to 20 MiB.
+const MAX_DEPENDENTS: usize = 16;
+
+/// How often a tree's zygote is tried with one package fewer.
+const MAX_TRIES: usize = 16;
+
+/// How long one package may take to load, milliseconds.
+const LOAD_LIMIT_MS: u32 = 5_000;
+
+/// Why there is no forked worker.
+pub(super) enum NoZygote {
+    /// One boots.
+    NotYet,
+    /// There will be none for now.
+    Refused(String),
+}
+
+/// All zygotes of the process.
+pub(super) struct Zygotes {
+    spawner: Arc<dyn Spawner>,
+    library: PathBuf,
+    lines: Mutex<HashMap<Arc<Breed>, Line>>,
+    own: Weak<Self>,
+}
+
+/// A base zygote and what descends from it.
+#[derive(Default)]
+struct Line {
+    base: Slot,
+    dependents: HashMap<PathBuf, Dependent>,
+}
+
+struct Dependent {
+    /// Every package that a tool of this tree named so far.
+    packages: BTreeSet<String>,
+    /// Those that must not be loaded ahead.
+    unfit: BTreeSet<String>,
+    slot: Slot,
+    last_used: Instant,
+}
+
+#[derive(Default)]
+enum Slot {
+    #[default]
+    Empty,
+    Booting(watch::Receiver<()>),
+    Up(Arc<Nest>),
+    Down {
+        reason: String,
+        until: Instant,
+    },
+}
+
+/// A zygote that serves, and the workers it forked ahead.
+struct Nest {
+    client: Arc<Client>,
+    stock: Arc<Stock>,
+    born: Instant,
+    last_used: Mutex<Instant>,
+    /// What it has loaded ahead, dependents only.
+    packages: BTreeSet<String>,
+}
+
+/// What a look at a slot gives.
+enum Found {
+    Up(Arc<Nest>),
+    Booting(watch::Receiver<()>),
+    Down(String),
+}
+
+impl Nest {
+    fn new(client: Client, packages: BTreeSet<String>) -> Arc<Self> {
+        let client = Arc::new(client);
+        let stock = Stock::new(Arc::new(Forks { client: Arc::clone(&client) }));
+        stock.prime();
+        let now = Instant::now();
+        Arc::new(Self { client, stock, born: now, last_used: Mutex::new(now), packages })
+    }
+
+    fn is_worn(&self, now: Instant) -> bool {
+        self.client.forks() >= MAX_FORKS || now.saturating_duration_since(self.born) >= MAX_AGE
+    }
+
+    fn touch(&self) {
+        *self.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn is_idle(&self, now: Instant) -> bool {
+        let last = *self.last_used.lock().unwrap_or_else(PoisonError::into_inner);
+        now.saturating_duration_since(last) >= IDLE_AFTER
+    }
+}
+
+struct Forks {
+    client: Arc<Client>,
+}
+
+impl Forge for Forks {
+    fn make(&self) -> BoxFuture<'_, Result<Worker, StartError>> {
+        Box::pin(async {
+            let started = self.client.fork_worker().await;
+            let started =
+                started.map_err(|error| StartError { rung: Rung::Zygote, reason: error.to_string() })?;
+            Ok(Worker { rung: Rung::Zygote, started })
+        })
+    }
+}
+
+impl Zygotes {
+    pub(super) fn new(spawner: Arc<dyn Spawner>, library: PathBuf) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self { spawner, library, lines: Mutex::default(), own: Weak::clone(own) })
+    }
+
+    /// A worker of the tree's zygote, or of the base while there is none. With `wait`, zygotes that boot are waited for.
+    pub(super) async fn start(&self, spec: &WorkerSpec, wait: bool) -> Result<Worker, NoZygote> {
+        let base = self.settled(wait, || self.base(spec)).await?;
+        let nest = if spec.packages.is_empty() {
+            base
+        } else {
+            match self.settled(wait, || self.dependent(spec, &base)).await {
+                Ok(nest) => nest,
+                // The base can do it too; the packages are then loaded by the worker.
+                Err(_) => base,
+            }
+        };
+        nest.touch();
+        nest.stock.take().await.map_err(|error| NoZygote::Refused(error.reason))
+    }
+
+    /// What a look gives, after the boot if that is to be waited for.
+    async fn settled(&self, wait: bool, look: impl Fn() -> Found) -> Result<Arc<Nest>, NoZygote> {
+        loop {
+            match look() {
+                Found::Up(nest) => return Ok(nest),
+                Found::Down(reason) => return Err(NoZygote::Refused(reason)),
+                Found::Booting(_) if !wait => return Err(NoZygote::NotYet),
+                // Ends with an error when the boot is over.
+                Found::Booting(mut over) => while over.changed().await.is_ok() {},
+            }
+        }
+    }
+
+    fn lines(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<Breed>, Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn base(&self, spec: &WorkerSpec) -> Found {
+        let now = Instant::now();
+        let mut lines = self.lines();
+        let line = lines.entry(spec.breed.clone()).or_default();
+        look(
+            &mut line.base,
+            |nest| nest.is_worn(now),
+            |over| {
+                let (zygotes, breed, scripts) =
+                    (Weak::clone(&self.own), spec.breed.clone(), spec.scripts.clone());
+                tokio::spawn(async move {
+                    let Some(zygotes) = zygotes.upgrade() else { return };
+                    let booted = zygotes.boot_base(&breed, &scripts).await;
+                    zygotes.set(&breed, None, booted.map(|client| Nest::new(client, BTreeSet::new())));
+                    drop(over);
+                });
+            },
+        )
+    }
+
+    fn dependent(&self, spec: &WorkerSpec, base: &Arc<Nest>) -> Found {
+        let now = Instant::now();
+        let mut lines = self.lines();
+        let line = lines.entry(spec.breed.clone()).or_default();
+        let tree = spec.tree.as_path();
+        if !line.dependents.contains_key(tree) {
+            make_room(&mut line.dependents);
+        }
+        let dependent = line.dependents.entry(tree.to_path_buf()).or_insert_with(|| Dependent {
+            packages: BTreeSet::new(),
+            unfit: BTreeSet::new(),
+            slot: Slot::Empty,
+            last_used: now,
+        });
+        dependent.last_used = now;
+        dependent.packages.extend(spec.packages.iter().cloned());
+        let wanted: BTreeSet<String> = dependent.packages.difference(&dependent.unfit).cloned().collect();
+        if wanted.is_empty() {
+            return Found::Up(Arc::clone(base));
+        }
+        let outdated = |nest: &Nest| nest.is_worn(now) || !wanted.is_subset(&nest.packages);
+        look(&mut dependent.slot, outdated, |over| {
+            let (zygotes, spec, base) = (Weak::clone(&self.own), spec.clone(), Arc::clone(base));
+            let wanted = wanted.clone();
+            tokio::spawn(async move {
+                let Some(zygotes) = zygotes.upgrade() else { return };
+                let booted = zygotes.boot_dependent(&spec, &base, wanted).await;
+                zygotes.set(&spec.breed, Some(spec.tree.as_path()), booted);
+                drop(over);
+            });
+        })
+    }
+
+    async fn boot_base(&self, breed: &Breed, scripts: &ScriptSource) -> Result<Client, String> {
+        let scripts = scripts.scripts().await?;
+        let command = Command {
+            program: breed.node.clone(),
+            args: vec![
+                "--single-threaded".into(),
+                "--no-wasm-async-compilation".into(),
+                spawn::heap_flag(breed),
+                scripts.zygote.into_os_string(),
+                self.library.clone().into_os_string(),
+                scripts.worker.into_os_string(),
+            ],
+            env: breed.boot_env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            cwd: PathBuf::from("/"),
+            ..Command::default()
+        };
+        let began = Instant::now();
+        let client = Client::boot(&*self.spawner, command).await.map_err(|error| error.to_string())?;
+        tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
+        Ok(client)
+    }
+
+    /// Tries with every package, and with one fewer as long as one turns out to be unfit.
+    async fn boot_dependent(
+        &self,
+        spec: &WorkerSpec,
+        base: &Nest,
+        mut packages: BTreeSet<String>,
+    ) -> Result<Arc<Nest>, String> {
+        let began = Instant::now();
+        for _ in 0..MAX_TRIES {
+            let modules = packages.iter().map(|specifier| Module { specifier, kind: "require" }).collect();
+            let load = Load { cwd: &spec.tree, env: &spec.breed.load_env, modules, limit_ms: LOAD_LIMIT_MS };
+            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
+            let refused = match base.client.fork_zygote(&payload).await {
+                Ok(client) => {
+                    tracing::debug!(
+                        target: NATIVE,
+                        sandboxDir = %spec.tree.display(),
+                        durationMs = ms(began),
+                        json_report = client.report(),
+                        "Zygote loaded packages"
+                    );
+                    return Ok(Nest::new(client, packages));
+                }
+                Err(ZygoteError::Refused { reason }) => reason,
+                Err(error) => return Err(error.to_string()),
+            };
+            let unfit = serde_json::from_str::<Refusal>(&refused).ok().and_then(|refusal| refusal.specifier);
+            let Some(unfit) = unfit.filter(|name| packages.remove(name)) else { return Err(refused) };
+            tracing::debug!(target: NATIVE, package = unfit, reason = refused, "Package is not loaded ahead");
+            if let Some(dependent) = self
+                .lines()
+                .get_mut(&spec.breed)
+                .and_then(|line| line.dependents.get_mut(spec.tree.as_path()))
+            {
+                dependent.unfit.insert(unfit);
+            }
+            if packages.is_empty() {
+                return Err(refused);
+            }
+        }
+        Err("too many of its packages cannot be loaded ahead".to_owned())
+    }
+
+    fn set(&self, breed: &Breed, tree: Option<&Path>, booted: Result<Arc<Nest>, String>) {
+        let slot = match booted {
+            Ok(nest) => Slot::Up(nest),
+            Err(reason) => Slot::Down { reason, until: Instant::now() + RETRY_AFTER },
+        };
+        let mut lines = self.lines();
+        let Some(line) = lines.get_mut(breed) else { return };
+        let place = match tree {
+            None => Some(&mut line.base),
+            Some(tree) => line.dependents.get_mut(tree).map(|dependent| &mut dependent.slot),
+        };
+        if let Some(place) = place {
+            let old = std::mem::replace(place, slot);
+            drop(lines);
+            drop(old); // may end a zygote: outside of the lock
+        }
+    }
+
+    /// Ends what nobody has used for long.
+    pub(super) fn sweep(&self, now: Instant) {
+        let mut ended = Vec::new();
+        self.lines().retain(|_, line| {
+            ended.extend(
+                line.dependents.extract_if(|_, dependent| {
+                    now.saturating_duration_since(dependent.last_used) >= IDLE_AFTER
+                }),
+            );
+            let idle = match &line.base {
+                Slot::Up(nest) => nest.is_idle(now),
+                Slot::Empty | Slot::Down { .. } => true,
+                Slot::Booting(_) => false,
+            };
+            !(idle && line.dependents.is_empty())
+        });
+        drop(ended);
+    }
+
+    pub(super) fn forget(&self, tree: &Path) {
+        let ended: Vec<_> =
+            self.lines().values_mut().filter_map(|line| line.dependents.remove(tree)).collect();
+        drop(ended);
+    }
+
+    pub(super) fn drain(&self) {
+        let lines = std::mem::take(&mut *self.lines());
+        drop(lines);
+    }
+}
+
+/// Looks at a slot and boots what is missing. A nest that is `outdated` serves on while its successor boots.
+fn look(slot: &mut Slot, outdated: impl Fn(&Nest) -> bool, boot: impl FnOnce(watch::Sender<()>)) -> Found {
+    match slot {
+        Slot::Up(nest) if nest.client.is_open() && !outdated(nest) => return Found::Up(Arc::clone(nest)),
+        Slot::Booting(over) => return Found::Booting(over.clone()),
+        Slot::Down { reason, until } if *until > Instant::now() => return Found::Down(reason.clone()),
+        _ => {}
+    }
+    let (sender, over) = watch::channel(());
+    boot(sender);
+    match std::mem::replace(slot, Slot::Booting(over.clone())) {
+        // Whoever holds it may go on using it.
+        Slot::Up(nest) if nest.client.is_open() => Found::Up(nest),
+        _ => Found::Booting(over),
+    }
+}
+
+/// Ends the least recently used, if there are as many as there may be.
+fn make_room(dependents: &mut HashMap<PathBuf, Dependent>) {
+    if dependents.len() < MAX_DEPENDENTS {
+        return;
+    }
+    let oldest =
+        dependents.iter().min_by_key(|(_, dependent)| dependent.last_used).map(|(tree, _)| tree.clone());
+    if let Some(oldest) = oldest {
+        dependents.remove(&oldest);
+    }
+}
+
+fn ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What `zygote.cjs` is told to load.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Load<'a> {
+    cwd: &'a PathBuf,
+    env: &'a BTreeMap<String, String>,
+    modules: Vec<Module<'a>>,
+    limit_ms: u32,
+}
+
+#[derive(Serialize)]
+struct Module<'a> {
+    specifier: &'a str,
+    kind: &'a str,
+}
+
+/// What it says when it will not.
+#[derive(Deserialize)]
+struct Refusal {
+    specifier: Option<String>,
+}

@@ -1,0 +1,400 @@
+'use strict';
+// Boots a zygote: loads what many tools need and is costly to load in a child, then waits in native code and forks.
+//
+//   node --single-threaded --no-wasm-async-compilation --max-old-space-size=N zygote.cjs <library> [<worker script>]
+//
+// Descriptor 3 is the control socket. What the native calls do:
+//   serve(fd, ready)  sends READY and never returns here; in each forked child it returns { role, payload, seed, pid }
+//   tryFork(f)        throws unless a forked child can run `f`
+//   refuse(fd, why)   sends REFUSED and ends the process
+//   intend(status)    the status to end with once Node gets to its tear-down; leave(status) ends at once
+//   random()          a number in [0, 1); handles(): active handles of the event loop, unreferenced ones included
+//
+// A child inherits every state that this process is in. So nothing in here opens anything, starts a thread, or fills a
+// cache of random numbers: what was drawn before a fork is the same in all children.
+
+const crypto = require('node:crypto');
+const fs = require('node:fs');
+const Module = require('node:module');
+const { join } = require('node:path');
+const { performance } = require('node:perf_hooks');
+const v8 = require('node:v8');
+const vm = require('node:vm');
+
+const CONTROL_FD = 3;
+const CHANNEL_FD = 3;
+/** How long one module may take to load, unless the request says otherwise. */
+const LOAD_LIMIT_MS = 2000;
+/** Turns of the event loop that a module gets to finish what it began at load. */
+const SETTLE_TURNS = 3;
+
+/** What Node ends with when a handler of uncaught errors throws. */
+const EXIT_OF_THROWING_HANDLER = 7;
+
+/** Built-ins that tools use, directly or through packages; each is compiled once, here. */
+const COMMON_BUILTINS = [
+  'assert', 'child_process', 'dns', 'events', 'fs/promises', 'http', 'http2', 'https', 'net', 'os', 'querystring',
+  'readline', 'stream', 'stream/promises', 'stream/web', 'string_decoder', 'timers/promises', 'tls', 'tty', 'url', 'util',
+  'worker_threads', 'zlib',
+];
+
+const { apply } = Reflect;
+const { defineProperty } = Object;
+const builtinRandom = Math.random;
+const native = loadNative(process.argv[2]);
+
+function loadNative(path) {
+  const module = { exports: {} };
+  process.dlopen(module, path);
+  return module.exports;
+}
+
+function defineHidden(object, key, value) {
+  defineProperty(object, key, { __proto__: null, value, configurable: true, writable: true, enumerable: false });
+}
+
+// ---- random numbers -----------------------------------------------------------------------------------------------------
+
+let inWorker = false;
+/** What a loaded module did that children must not share; reason for not loading it. */
+let taint;
+
+/** Until a child is a worker, no generator of V8 or Node is used: what a module draws at load comes from the kernel. */
+function forwardRandom() {
+  // A module may keep this function, so it has to be right in a worker too.
+  const random = { random: () => (inWorker ? builtinRandom() : native.random()) }.random;
+  defineHidden(Math, 'random', random);
+
+  const { randomUUID, randomInt } = crypto;
+  crypto.randomUUID = function (options) {
+    return randomUUID(inWorker ? options : { ...options, disableEntropyCache: true });
+  };
+  defineHidden(crypto.randomUUID, 'name', 'randomUUID');
+  crypto.randomInt = function (...args) {
+    if (!inWorker) taint = 'it draws from crypto.randomInt when it is loaded';
+    return apply(randomInt, this, args);
+  };
+  defineHidden(crypto.randomInt, 'name', 'randomInt');
+  const web = Object.getPrototypeOf(crypto.webcrypto);
+  const webRandomUUID = web.randomUUID;
+  const descriptor = Object.getOwnPropertyDescriptor(web, 'randomUUID');
+  const forward = {
+    randomUUID() {
+      return inWorker ? apply(webRandomUUID, this, []) : randomUUID({ disableEntropyCache: true });
+    },
+  };
+  defineProperty(web, 'randomUUID', { ...descriptor, value: forward.randomUUID });
+  Module.syncBuiltinESMExports();
+  return random;
+}
+
+/** A seed of its own for the built-in generator, which takes it at its first use. `vm` contexts have it too. */
+function seedRandom(forwarder, seed) {
+  v8.setFlagsFromString(`--random-seed=${seed}`);
+  inWorker = true;
+  if (Math.random === forwarder) defineHidden(Math, 'random', builtinRandom);
+}
+
+// ---- clocks -------------------------------------------------------------------------------------------------------------
+
+/** Lets `performance` and `process.uptime` start anew; gives the function that does it. */
+function rebaseableClock() {
+  const prototype = Object.getPrototypeOf(performance);
+  const { mark, measure, now, toJSON } = prototype;
+  const { uptime } = process;
+  const timeOrigin = Object.getOwnPropertyDescriptor(prototype, 'timeOrigin');
+  let baseMs = 0;
+  let originMs;
+  let baseSeconds = 0;
+  const rebased = {
+    now() {
+      return apply(now, this, []) - baseMs;
+    },
+    mark(name, options = undefined) {
+      return apply(mark, this, [name, { ...options, startTime: options?.startTime ?? this.now() }]);
+    },
+    measure(name, startOrOptions = undefined, endMark = undefined) {
+      if (endMark !== undefined || baseMs === 0) return apply(measure, this, arguments);
+      if (typeof startOrOptions !== 'object' || startOrOptions === null) {
+        return apply(measure, this, [name, { start: startOrOptions ?? 0, end: this.now() }]);
+      }
+      const { end, duration } = startOrOptions;
+      const open = end === undefined && duration === undefined;
+      return apply(measure, this, [name, open ? { ...startOrOptions, end: this.now() } : startOrOptions]);
+    },
+    toJSON() {
+      return { ...apply(toJSON, this, []), timeOrigin: this.timeOrigin };
+    },
+  };
+  for (const name of Object.keys(rebased)) {
+    defineProperty(prototype, name, { ...Object.getOwnPropertyDescriptor(prototype, name), value: rebased[name] });
+  }
+  defineProperty(prototype, 'timeOrigin', {
+    ...timeOrigin,
+    ...(timeOrigin.get === undefined
+      ? { value: undefined }
+      : {
+          get() {
+            return originMs ?? apply(timeOrigin.get, this, []);
+          },
+        }),
+  });
+  process.uptime = { uptime: () => uptime() - baseSeconds }.uptime;
+  return () => {
+    baseMs = apply(now, performance, []);
+    originMs = Date.now();
+    baseSeconds = uptime();
+  };
+}
+
+// ---- the end of a child -------------------------------------------------------------------------------------------------
+
+let loading;
+
+/** Puts `_exit` in front of Node's tear-down, which joins threads that a child does not have; see zygote/src/exit.rs. */
+function guardExit() {
+  const { intend, leave } = native;
+  const tell = (code) => intend(Number(process.exitCode ?? code) | 0);
+  const watched = (emit) =>
+    function (event, code) {
+      if (event !== 'exit') return apply(emit, this, arguments);
+      if (loading !== undefined) native.refuse(CONTROL_FD, JSON.stringify({ ...loading, reason: 'it ends the process' }));
+      // Should a listener throw, Node ends by this status as well.
+      intend(Number(process.exitCode) || 1);
+      const emitted = apply(emit, this, arguments);
+      tell(code);
+      return emitted;
+    };
+  // A handler of uncaught errors that throws ends Node by 7, through no hook. C++ looks this property up each time.
+  const handle = process._fatalException;
+  defineHidden(process, '_fatalException', function () {
+    try {
+      return apply(handle, this, arguments);
+    } catch (error) {
+      process._rawDebug(`${error?.stack ?? error}\n\nNode.js ${process.version}`);
+      leave(EXIT_OF_THROWING_HANDLER);
+    }
+  });
+  // Accessors, because packages (signal-exit) assign these; what they assign is called, and then the guard acts.
+  let emit = watched(process.emit);
+  defineProperty(process, 'emit', {
+    __proto__: null,
+    get: () => emit,
+    set: (assigned) => {
+      emit = watched(assigned);
+    },
+    enumerable: false,
+    configurable: false,
+  });
+  let reallyExit = { reallyExit: (code) => leave(code | 0) }.reallyExit;
+  defineProperty(process, 'reallyExit', {
+    __proto__: null,
+    get: () => reallyExit,
+    set: (assigned) => {
+      reallyExit = function (code) {
+        try {
+          return apply(assigned, process, [code]);
+        } finally {
+          leave(code | 0);
+        }
+      };
+    },
+    enumerable: true,
+    configurable: false,
+  });
+}
+
+// ---- roles --------------------------------------------------------------------------------------------------------------
+
+let guarded = false;
+
+function becomeChild({ pid }) {
+  defineProperty(process, 'pid', { ...Object.getOwnPropertyDescriptor(process, 'pid'), value: pid });
+  if (!guarded) guardExit();
+  guarded = true;
+}
+
+/** In a worker: waits for the job on the channel, and runs it. Returns once the function was called. */
+function work(child) {
+  becomeChild(child);
+  seedRandom(forwarder, child.seed);
+  startClock();
+  process.execArgv = process.execArgv.filter((flag) => flag !== '--single-threaded' && !flag.includes('wasm-async'));
+  // Touches the pages that a job will, so that the job does not wait for their copies.
+  worker.warm();
+  // The worker starts the clock again when its job is there: it may have waited long.
+  worker.serve(CHANNEL_FD, startClock);
+}
+
+/** In a new zygote: loads the modules it was asked for, or refuses. */
+async function prepare(child) {
+  becomeChild(child);
+  const began = performance.now();
+  const { cwd, env, modules, limitMs = LOAD_LIMIT_MS } = JSON.parse(child.payload);
+  process.chdir(cwd);
+  for (const name of Object.keys(process.env)) delete process.env[name];
+  Object.assign(process.env, env);
+  const loaded = [];
+  const skipped = [];
+  const load = loaderIn(cwd);
+  await fillThreadPool();
+  for (const wanted of modules) {
+    const { specifier, kind } = wanted;
+    const report = await loadOne(() => load(specifier, kind), wanted, limitMs);
+    if (report.off !== undefined) native.refuse(CONTROL_FD, JSON.stringify({ specifier, kind, reason: report.off }));
+    if (report.reason === undefined) loaded.push({ specifier, kind, ms: report.ms });
+    else skipped.push({ specifier, kind, reason: report.reason });
+  }
+  wait({ loaded, skipped, ms: Math.round(performance.now() - began) });
+}
+
+/** `import()` reads files on libuv's pool. Started here, with one thread, it is no thread of any module. */
+async function fillThreadPool() {
+  const before = process.env.UV_THREADPOOL_SIZE;
+  process.env.UV_THREADPOOL_SIZE = '1';
+  await fs.promises.stat('.');
+  // A worker starts a pool of its own, of the size that its own environment says.
+  if (before === undefined) delete process.env.UV_THREADPOOL_SIZE;
+  else process.env.UV_THREADPOOL_SIZE = before;
+}
+
+/** What loads a module as a file in `folder` would. */
+function loaderIn(folder) {
+  const filename = join(folder, 'preload.cjs');
+  const require = Module.createRequire(filename);
+  const importFrom = importerOf(filename);
+  return (specifier, kind) => (kind === 'import' ? importFrom(specifier) : require(specifier));
+}
+
+function importerOf(filename) {
+  return vm.compileFunction('return import(specifier)', ['specifier'], {
+    filename,
+    importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+  });
+}
+
+/** Loads one module and looks at what that did: `off` says that children must not inherit it. */
+async function loadOne(load, wanted, limitMs) {
+  await settle();
+  const before = look();
+  const unwatch = watchOutput();
+  loading = wanted;
+  const began = performance.now();
+  let reason;
+  try {
+    await load();
+  } catch (error) {
+    reason = `it does not load: ${String(error?.message ?? error).slice(0, 500)}`;
+  }
+  const ms = Math.round(performance.now() - began);
+  await settle();
+  loading = undefined;
+  const output = unwatch();
+  const off = difference(before, look()) ?? output ?? (ms > limitMs ? `it takes ${ms} ms to load` : undefined);
+  return { off, reason, ms };
+}
+
+async function settle() {
+  for (let turn = 0; turn < SETTLE_TURNS; turn++) await new Promise(setImmediate);
+}
+
+/** The state that a module must leave as it was. */
+function look() {
+  return {
+    threads: fs.readdirSync('/proc/self/task').length,
+    descriptors: fs.readdirSync('/proc/self/fd').length,
+    handles: native.handles(),
+    requests: process.getActiveResourcesInfo().sort().join(),
+    cwd: process.cwd(),
+    environment: JSON.stringify(process.env),
+    random: Math.random,
+  };
+}
+
+function difference(before, after) {
+  if (taint !== undefined) return taint;
+  if (after.threads > before.threads) return `it starts ${after.threads - before.threads} threads`;
+  if (after.descriptors > before.descriptors) return 'it leaves a file or socket open';
+  if (after.handles > before.handles) return 'it leaves a handle or timer active';
+  if (after.requests !== before.requests) return `it leaves something pending: ${after.requests}`;
+  if (after.cwd !== before.cwd) return 'it changes the working folder';
+  if (after.environment !== before.environment) return 'it changes the environment';
+  if (after.random !== before.random) return 'it replaces Math.random';
+  return undefined;
+}
+
+/** Notices writes to stdout and stderr: what a module prints at load, it must print in each worker. */
+function watchOutput() {
+  let written;
+  const undo = [];
+  for (const name of ['stdout', 'stderr']) {
+    const descriptor = Object.getOwnPropertyDescriptor(process, name);
+    let stream;
+    const get = () => {
+      if (stream === undefined) {
+        stream = apply(descriptor.get, process, []);
+        const { write } = stream;
+        stream.write = function () {
+          written = `it writes to ${name} when it is loaded`;
+          return apply(write, this, arguments);
+        };
+        undo.push(() => delete stream.write);
+      }
+      return stream;
+    };
+    defineProperty(process, name, { ...descriptor, get });
+    undo.push(() => defineProperty(process, name, descriptor));
+  }
+  return () => {
+    for (const step of undo) step();
+    return written;
+  };
+}
+
+/** Serves, as a macrotask of its own: a child comes out of `serve` with nothing of the boot below it on the stack. */
+function wait(report) {
+  setImmediate(() => {
+    const ready = JSON.stringify({ node: process.version, loaded: [], skipped: [], ...report });
+    const child = native.serve(CONTROL_FD, ready);
+    if (child.role === 'worker') return work(child);
+    prepare(child).catch(refuse);
+  });
+}
+
+function refuse(error) {
+  native.refuse(CONTROL_FD, JSON.stringify({ reason: String(error?.message ?? error).slice(0, 1000) }));
+}
+
+// ---- boot ---------------------------------------------------------------------------------------------------------------
+
+/** Runs some of everything that a trial child must be able to do: interpret, compile, allocate, collect. */
+function trial() {
+  let text = '';
+  for (let i = 0; i < 20000; i++) text = `${text.slice(-64)}${i}`.replace(/1+/g, (ones) => ones.toLowerCase());
+  const objects = Array.from({ length: 20000 }, (_, i) => ({ i, text: `${i}` }));
+  if (JSON.parse(JSON.stringify(objects)).length !== 20000) throw new Error('a forked child computes wrongly');
+}
+
+/** Loads what is costly to load in a child. */
+async function boot() {
+  for (const name of COMMON_BUILTINS) require(`node:${name}`);
+  // Node 20 warns, once, of the loader that workers give to the code they compile; a tool's output is no place for it.
+  const { emitWarning } = process;
+  process.emitWarning = () => {};
+  await importerOf(__filename)('node:fs');
+  process.emitWarning = emitWarning;
+  // The implementation behind `fetch` with the classes that each call of it makes.
+  const response = new Response('{}');
+  await response.json();
+  void [new Headers({ a: 'b' }), new Request('http://localhost/', { signal: new AbortController().signal }), FormData];
+  await fetch('data:,');
+  vm.runInNewContext('0');
+  worker.warm();
+  native.tryFork(trial);
+  wait({});
+}
+
+const forwarder = forwardRandom();
+const startClock = rebaseableClock();
+const worker = require(process.argv[3] ?? join(__dirname, 'worker.cjs'));
+boot().catch(refuse);

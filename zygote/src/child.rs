@@ -1,0 +1,92 @@
+//! From the fork up to the point where JavaScript goes on: what a child must not keep of its zygote.
+
+use std::{
+    ffi::c_int,
+    fs, io, mem,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    ptr,
+};
+
+use crate::sys;
+
+/// Where a worker finds its channel, and a zygote its control socket.
+pub(crate) const CHANNEL_FD: RawFd = 3;
+
+/// What a child makes its descriptors of; made before the first fork.
+pub(crate) struct Surroundings {
+    null: OwnedFd,
+    /// Every descriptor above the channel's that the zygote has.
+    inherited: Vec<RawFd>,
+    zygote: i32,
+}
+
+impl Surroundings {
+    /// Looks around. The zygote opens nothing lasting afterwards but what it `owns` already.
+    pub(crate) fn new(zygote: i32) -> io::Result<Self> {
+        let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into();
+        let mut inherited = Vec::new();
+        for entry in fs::read_dir("/proc/self/fd")? {
+            inherited.extend(entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()));
+        }
+        inherited.retain(|fd| *fd > CHANNEL_FD);
+        Ok(Self { null, inherited, zygote })
+    }
+
+    /// Cuts the child loose from its zygote. `fds`: channel, or control socket, then stdout and stderr if it has any.
+    /// Only in the child, right after the fork. An error is an errno; the child must then end.
+    pub(crate) fn enter(&self, fds: &[OwnedFd]) -> Result<(), c_int> {
+        // SAFETY: plain system calls on numbers.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(sys::errno());
+            }
+            // A zygote that died before the prctl sends no signal any more.
+            if libc::getppid() != self.zygote {
+                return Err(libc::ESRCH);
+            }
+            if libc::setsid() < 0 || libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
+                return Err(sys::errno());
+            }
+        }
+        reset_signals();
+        self.place_descriptors(fds)?;
+        // CONFINEMENT GOES HERE: the child has one thread, its descriptors and no others, and ran no JavaScript yet.
+        Ok(())
+    }
+
+    /// `fds` go to 3, 1 and 2, `/dev/null` to what is left of 0 to 2, and on every number that the zygote uses above.
+    ///
+    /// Closing those would be wrong: `uv_loop_fork` closes the old numbers one by one while it opens new ones, and
+    /// must not find a new one under an old number; and V8's platform may write to the wake-up descriptors of
+    /// threads that are no more, whose numbers must never come to name a file of the tool.
+    fn place_descriptors(&self, fds: &[OwnedFd]) -> Result<(), c_int> {
+        let null = self.null.as_raw_fd();
+        let given = |index: usize| fds.get(index).map_or(null, AsRawFd::as_raw_fd);
+        place(null, 0, 0)?;
+        place(given(1), 1, 0)?;
+        place(given(2), 2, 0)?;
+        // What the tool starts must not keep the channel open.
+        place(given(0), CHANNEL_FD, libc::O_CLOEXEC)?;
+        for fd in self.inherited.iter().filter(|fd| **fd != null) {
+            place(null, *fd, libc::O_CLOEXEC)?;
+        }
+        Ok(())
+    }
+}
+
+fn place(source: RawFd, target: RawFd, flags: c_int) -> Result<(), c_int> {
+    // SAFETY: replaces descriptors of the child only; whoever owned them runs in the zygote.
+    if unsafe { libc::dup3(source, target, flags) } < 0 { Err(sys::errno()) } else { Ok(()) }
+}
+
+/// An empty mask, and SIGCHLD as it was before the loop. Other handlers stay: they are those of a Node that has just
+/// booted (V8's for SIGSEGV is what makes a WebAssembly trap an exception).
+fn reset_signals() {
+    // SAFETY: a zeroed sigset_t is filled by sigemptyset; SIG_DFL runs no code.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        let mut none: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+    }
+}

@@ -1,0 +1,296 @@
+//! What JavaScript sees of this library, on the few functions of N-API that it takes.
+//!
+//! `serve(fd, ready)`, `tryFork(trial)`, `refuse(fd, why)`, `intend(status)`, `leave(status)`, `random()`, `handles()`; what they are
+//! for stands with `zygote.cjs`, their only caller.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    ptr,
+};
+
+use crate::{
+    exit::{self, AtExit},
+    serve::{self, Refusal, Role},
+    sys,
+    wire::MAX_PAYLOAD_BYTES,
+};
+
+pub(crate) type Env = *mut c_void;
+type Value = *mut c_void;
+type Function = unsafe extern "C" fn(Env, *mut c_void) -> Value;
+
+// Node's own (node_api.h, uv.h). All give 0 for success.
+unsafe extern "C" {
+    pub(crate) fn napi_add_env_cleanup_hook(
+        env: Env,
+        hook: unsafe extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> c_int;
+    fn napi_call_function(
+        env: Env,
+        this: Value,
+        function: Value,
+        count: usize,
+        arguments: *const Value,
+        result: *mut Value,
+    ) -> c_int;
+    fn napi_create_double(env: Env, value: f64, result: *mut Value) -> c_int;
+    fn napi_create_function(
+        env: Env,
+        name: *const c_char,
+        length: usize,
+        function: Function,
+        data: *mut c_void,
+        result: *mut Value,
+    ) -> c_int;
+    fn napi_create_object(env: Env, result: *mut Value) -> c_int;
+    fn napi_create_string_utf8(env: Env, text: *const c_char, length: usize, result: *mut Value) -> c_int;
+    fn napi_get_cb_info(
+        env: Env,
+        info: *mut c_void,
+        count: *mut usize,
+        arguments: *mut Value,
+        this: *mut Value,
+        data: *mut *mut c_void,
+    ) -> c_int;
+    fn napi_get_undefined(env: Env, result: *mut Value) -> c_int;
+    fn napi_get_uv_event_loop(env: Env, result: *mut *mut c_void) -> c_int;
+    fn napi_get_value_int32(env: Env, value: Value, result: *mut i32) -> c_int;
+    fn napi_get_value_string_utf8(
+        env: Env,
+        value: Value,
+        text: *mut c_char,
+        size: usize,
+        length: *mut usize,
+    ) -> c_int;
+    fn napi_set_named_property(env: Env, object: Value, name: *const c_char, value: Value) -> c_int;
+    fn napi_throw_error(env: Env, code: *const c_char, message: *const c_char) -> c_int;
+    fn uv_is_active(handle: *const c_void) -> c_int;
+    fn uv_loop_fork(event_loop: *mut c_void) -> c_int;
+    fn uv_walk(
+        event_loop: *mut c_void,
+        visit: unsafe extern "C" fn(*mut c_void, *mut c_void),
+        argument: *mut c_void,
+    );
+}
+
+/// A call from JavaScript: its environment and its two first arguments.
+struct Call {
+    env: Env,
+    arguments: [Value; 2],
+}
+
+impl Call {
+    /// # Safety
+    /// With what N-API gave to the function that is being called.
+    unsafe fn new(env: Env, info: *mut c_void) -> Self {
+        let (mut count, mut arguments) = (2, [ptr::null_mut(); 2]);
+        // SAFETY: fills at most `count` arguments, missing ones with `undefined`.
+        unsafe {
+            napi_get_cb_info(
+                env,
+                info,
+                &raw mut count,
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+            );
+        }
+        Self { env, arguments }
+    }
+
+    fn undefined(&self) -> Value {
+        let mut value = ptr::null_mut();
+        // SAFETY: `env` is that of the running call, as in all below.
+        unsafe { napi_get_undefined(self.env, &raw mut value) };
+        value
+    }
+
+    /// An argument; 0 if it is no number.
+    fn number(&self, index: usize) -> i32 {
+        let mut number = 0;
+        // SAFETY: as above.
+        unsafe { napi_get_value_int32(self.env, self.arguments[index], &raw mut number) };
+        number
+    }
+
+    /// An argument, cut to what a message can carry; empty if it is no text.
+    fn text(&self, index: usize) -> Vec<u8> {
+        let mut text = vec![0_u8; MAX_PAYLOAD_BYTES + 1];
+        let mut length = 0;
+        // SAFETY: writes at most the given size, with a final zero that `length` does not count.
+        unsafe {
+            let (at, size) = (text.as_mut_ptr().cast(), text.len());
+            napi_get_value_string_utf8(self.env, self.arguments[index], at, size, &raw mut length);
+        }
+        text.truncate(length);
+        text
+    }
+
+    fn throw(&self, message: &str) -> Value {
+        let text = format!("{message}\0");
+        // SAFETY: the text ends by a zero.
+        unsafe { napi_throw_error(self.env, ptr::null(), text.as_ptr().cast()) };
+        self.undefined()
+    }
+
+    fn string(&self, text: &[u8]) -> Value {
+        let mut value = ptr::null_mut();
+        // SAFETY: reads as many bytes as the slice has.
+        unsafe { napi_create_string_utf8(self.env, text.as_ptr().cast(), text.len(), &raw mut value) };
+        value
+    }
+
+    fn double(&self, number: f64) -> Value {
+        let mut value = ptr::null_mut();
+        // SAFETY: as above.
+        unsafe { napi_create_double(self.env, number, &raw mut value) };
+        value
+    }
+
+    fn set(&self, object: Value, name: &CStr, value: Value) {
+        // SAFETY: as above.
+        unsafe { napi_set_named_property(self.env, object, name.as_ptr(), value) };
+    }
+
+    fn event_loop(&self) -> *mut c_void {
+        let mut found = ptr::null_mut();
+        // SAFETY: as above.
+        unsafe { napi_get_uv_event_loop(self.env, &raw mut found) };
+        found
+    }
+
+    fn refused(&self, refusal: &Refusal) -> Value {
+        match refusal {
+            Refusal::Io(error) => self.throw(&format!("this process can't be a zygote: {error}")),
+            Refusal::Trial(status) => self.throw(&format!(
+                "this process can't be a zygote: a child forked on trial ended with wait status {status:#x}"
+            )),
+        }
+    }
+}
+
+/// `serve(fd, ready)`: serves on the control socket `fd` after sending `ready`. Returns in children only:
+/// `{ role, payload, seed, pid }`.
+unsafe extern "C" fn serve(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    let Some(at_exit) = AtExit::find() else {
+        return call
+            .throw("this Node does not export node::AtExit, without which a forked child can't end cleanly");
+    };
+    let event_loop = call.event_loop();
+    // SAFETY: the loop is the environment's, and this is the child's only thread.
+    let restart = || unsafe { uv_loop_fork(event_loop) } == 0;
+    let role = match serve::run(call.number(0), call.text(1), restart) {
+        Ok(role) => role,
+        Err(refusal) => return call.refused(&refusal),
+    };
+    exit::guard(env, &at_exit);
+    let Ok(seed) = sys::random::<4>() else { return call.throw("the kernel gives no random bytes") };
+    // V8 takes a positive 32-bit number; 0 would mean "choose one", which has happened.
+    let seed = (i32::from_le_bytes(seed) & i32::MAX).max(1);
+    let mut object = ptr::null_mut();
+    // SAFETY: as above.
+    unsafe { napi_create_object(env, &raw mut object) };
+    let (name, payload) = match role {
+        Role::Worker { .. } => ("worker", Vec::new()),
+        Role::Zygote { payload, .. } => ("zygote", payload),
+    };
+    call.set(object, c"role", call.string(name.as_bytes()));
+    call.set(object, c"payload", call.string(&payload));
+    call.set(object, c"seed", call.double(f64::from(seed)));
+    call.set(object, c"pid", call.double(f64::from(std::process::id())));
+    object
+}
+
+/// `tryFork(trial)`: throws unless a forked child can run the function `trial`.
+unsafe extern "C" fn try_fork(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    let trial = || {
+        let (this, mut result) = (call.undefined(), ptr::null_mut());
+        // SAFETY: no arguments are passed; a value that is no function gives an error.
+        let failed =
+            unsafe { napi_call_function(env, this, call.arguments[0], 0, ptr::null(), &raw mut result) };
+        if failed == 0 {
+            sys::end(0);
+        }
+    };
+    match serve::try_fork(trial) {
+        Ok(()) => call.undefined(),
+        Err(refusal) => call.refused(&refusal),
+    }
+}
+
+/// `refuse(fd, why)`: tells the host and ends the process.
+unsafe extern "C" fn refuse(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    serve::refuse(call.number(0), call.text(1))
+}
+
+/// `intend(status)`: the status to end with when Node ends by itself.
+unsafe extern "C" fn intend(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    exit::intend(call.number(0));
+    call.undefined()
+}
+
+/// `leave(status)`: ends the process.
+unsafe extern "C" fn leave(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    exit::leave(call.number(0))
+}
+
+/// `random()`: a number in [0, 1) from the kernel.
+unsafe extern "C" fn random(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    let Ok(bytes) = sys::random::<8>() else {
+        return call.throw("the kernel gives no random bytes");
+    };
+    // As many bits as a double's fraction holds.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit exactly")]
+    let fraction = (u64::from_le_bytes(bytes) >> 11) as f64 / (1_u64 << 53) as f64;
+    call.double(fraction)
+}
+
+/// `handles()`: how many handles of the event loop are active, those that do not keep it alive included.
+unsafe extern "C" fn handles(env: Env, info: *mut c_void) -> Value {
+    unsafe extern "C" fn count(handle: *mut c_void, sum: *mut c_void) {
+        // SAFETY: libuv passes a handle, and the argument of `uv_walk`.
+        unsafe { *sum.cast::<u32>() += u32::from(uv_is_active(handle) != 0) };
+    }
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    let mut sum = 0_u32;
+    // SAFETY: the loop is the environment's; `sum` outlives the walk.
+    unsafe { uv_walk(call.event_loop(), count, (&raw mut sum).cast()) };
+    call.double(f64::from(sum))
+}
+
+/// What Node looks for when it loads the library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn napi_register_module_v1(env: Env, exports: Value) -> Value {
+    let functions: [(&CStr, Function); 7] = [
+        (c"serve", serve),
+        (c"tryFork", try_fork),
+        (c"refuse", refuse),
+        (c"intend", intend),
+        (c"leave", leave),
+        (c"random", random),
+        (c"handles", handles),
+    ];
+    for (name, function) in functions {
+        let mut value = ptr::null_mut();
+        // SAFETY: the names are static, the functions take no data.
+        unsafe {
+            napi_create_function(env, name.as_ptr(), usize::MAX, function, ptr::null_mut(), &raw mut value);
+            napi_set_named_property(env, exports, name.as_ptr(), value);
+        }
+    }
+    exports
+}

@@ -1,0 +1,324 @@
+//! The loop of a zygote: requests in, forks out, the dead reaped and reported. It runs no JavaScript and starts no
+//! thread; only what a fork makes comes back from it.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+};
+
+use crate::{
+    child::Surroundings,
+    memory,
+    proc::{Proc, is_same},
+    sys::{self, Forked, Received},
+    table::Table,
+    wire::{Report, Request, decode},
+};
+
+/// How many messages wait for a host that does not read; one more means that it never will again.
+const MAX_QUEUED_REPORTS: usize = 16_384;
+
+/// How many requests one turn takes from the socket.
+const MAX_REQUESTS_PER_TURN: usize = 64;
+
+/// How many processes one pass signals; the next pass takes the rest.
+const MAX_VICTIMS_PER_PASS: usize = 4096;
+
+/// How long the trial child may take.
+const TRIAL_MS: u64 = 5000;
+
+/// What a child is told by a status when it cannot even start.
+const CANNOT_START_STATUS: i32 = 127;
+
+/// What a forked child is to be.
+pub(crate) enum Role {
+    Worker { id: u64 },
+    Zygote { id: u64, payload: Vec<u8> },
+}
+
+/// Why a process cannot serve.
+pub(crate) enum Refusal {
+    /// The socket is no packet socket, or a system call failed.
+    Io(io::Error),
+    /// A forked child does not live; its wait status.
+    Trial(i32),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Forks a child that runs `trial`, which must end it by status 0, and waits for it.
+pub(crate) fn try_fork(trial: impl FnOnce()) -> Result<(), Refusal> {
+    memory::share_with_children();
+    let child = match sys::fork()? {
+        Forked::Child => {
+            trial();
+            sys::end(CANNOT_START_STATUS);
+        }
+        Forked::Parent(child) => child,
+    };
+    let end_ms = sys::now_ms() + TRIAL_MS;
+    loop {
+        if let Some(reaped) = sys::reap(child) {
+            return if reaped.status == 0 { Ok(()) } else { Err(Refusal::Trial(reaped.status)) };
+        }
+        if sys::now_ms() > end_ms {
+            sys::signal_child(child, libc::SIGKILL);
+        }
+        // SAFETY: no descriptor is given; this only waits a millisecond.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+    }
+}
+
+/// Serves until a child comes out of it (then that child is running) or the host is gone (then the process ends).
+/// `ready` is told once, before the first request is taken; `restart` gives the child its event loop back.
+pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool) -> Result<Role, Refusal> {
+    if !sys::is_packet_socket(control) {
+        return Err(io::Error::from_raw_os_error(libc::ENOTSOCK).into());
+    }
+    // SAFETY: plain system calls on numbers. Orphans of dead workers are to become ours.
+    let own = unsafe {
+        if libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        libc::getpid()
+    };
+    memory::share_with_children();
+    let signals = sys::child_signals()?;
+    let mut zygote = Zygote {
+        signals,
+        surroundings: Surroundings::new(own)?,
+        proc: Proc::new(own),
+        control: Control { socket: control, queue: VecDeque::new(), closed: false },
+        table: Table::default(),
+    };
+    zygote.control.send(&Report::Ready { pid: own, payload: ready });
+    // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
+    flush_streams();
+    let (role, fds) = zygote.run();
+    match zygote.surroundings.enter(&fds) {
+        // What it has of the zygote it may drop: the numbers are its own by now.
+        Ok(()) if restart() => {
+            std::mem::forget(fds);
+            std::mem::forget(zygote);
+            Ok(role)
+        }
+        _ => sys::end(CANNOT_START_STATUS),
+    }
+}
+
+/// Tells the host that this process is no zygote, and why, and ends it.
+pub(crate) fn refuse(control: RawFd, payload: Vec<u8>) -> ! {
+    // An error would only say that nobody is there to be told.
+    let _ = sys::send(control, &Report::Refused { payload }.encode(), 0);
+    sys::end(1)
+}
+
+/// Writes out what C's streams hold.
+pub(crate) fn flush_streams() {
+    // SAFETY: null means all streams.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
+}
+
+struct Control {
+    socket: RawFd,
+    queue: VecDeque<Vec<u8>>,
+    closed: bool,
+}
+
+impl Control {
+    fn send(&mut self, report: &Report) {
+        if self.queue.len() >= MAX_QUEUED_REPORTS {
+            self.closed = true;
+        }
+        if !self.closed {
+            self.queue.push_back(report.encode());
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some(packet) = self.queue.front() {
+            match sys::send(self.socket, packet, libc::MSG_DONTWAIT) {
+                Ok(true) => drop(self.queue.pop_front()),
+                Ok(false) => return,
+                Err(_) => {
+                    self.closed = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+struct Zygote {
+    signals: OwnedFd,
+    surroundings: Surroundings,
+    proc: Proc,
+    control: Control,
+    table: Table,
+}
+
+impl Zygote {
+    /// Returns in a forked child only.
+    fn run(&mut self) -> (Role, Vec<OwnedFd>) {
+        loop {
+            self.wait();
+            sys::drain(&self.signals);
+            self.control.flush();
+            if !self.control.closed
+                && let Some(child) = self.take_requests()
+            {
+                return child;
+            }
+            self.reap();
+            if self.control.closed {
+                self.close();
+            }
+        }
+    }
+
+    /// Waits for anything to happen.
+    fn wait(&self) {
+        let out = if self.control.queue.is_empty() { 0 } else { libc::POLLOUT };
+        let mut fds = [
+            libc::pollfd { fd: self.signals.as_raw_fd(), events: libc::POLLIN, revents: 0 },
+            libc::pollfd { fd: self.control.socket, events: libc::POLLIN | out, revents: 0 },
+        ];
+        // Once the host is gone its socket is always readable; only deaths matter then.
+        let count = if self.control.closed { 1 } else { 2 };
+        // SAFETY: the array is a local of at least `count`. A death shows in
+        // `signals`, so none is missed.
+        unsafe { libc::poll(fds.as_mut_ptr(), count, -1) };
+    }
+
+    fn take_requests(&mut self) -> Option<(Role, Vec<OwnedFd>)> {
+        for _ in 0..MAX_REQUESTS_PER_TURN {
+            let request = match sys::receive(self.control.socket) {
+                Received::Packet(packet, fds) => decode(&packet, fds.len()).map(|request| (request, fds)),
+                Received::Nothing => return None,
+                Received::Closed => None,
+            };
+            let (role, fds) = match request {
+                Some((Request::ForkWorker { id }, fds)) => (Role::Worker { id }, fds),
+                Some((Request::ForkZygote { id, payload }, fds)) => (Role::Zygote { id, payload }, fds),
+                Some((Request::Terminate { id }, _)) => {
+                    self.terminate(id);
+                    continue;
+                }
+                Some((Request::Kill { id }, _)) => {
+                    self.kill(id);
+                    continue;
+                }
+                // Gone, or it does not speak this protocol.
+                None => {
+                    self.control.closed = true;
+                    return None;
+                }
+            };
+            let forked = self.fork(role, fds);
+            if forked.is_some() {
+                return forked;
+            }
+        }
+        None
+    }
+
+    /// `Some` in the child.
+    fn fork(&mut self, role: Role, fds: Vec<OwnedFd>) -> Option<(Role, Vec<OwnedFd>)> {
+        let id = match role {
+            Role::Worker { id } | Role::Zygote { id, .. } => id,
+        };
+        if self.table.contains(id) {
+            self.control.send(&Report::ForkFailed { id, errno: libc::EEXIST });
+            return None;
+        }
+        let report = match sys::fork() {
+            Ok(Forked::Child) => return Some((role, fds)),
+            Ok(Forked::Parent(pid)) => self.table.forked(id, pid, sys::now_ms()),
+            Err(error) => Report::ForkFailed { id, errno: error.raw_os_error().unwrap_or(libc::EIO) },
+        };
+        self.control.send(&report);
+        None
+    }
+
+    /// SIGTERM to everything that is now in the tree.
+    fn terminate(&self, id: u64) {
+        let roots = self.table.roots_of(id);
+        let below = self.proc.below(&roots);
+        for root in &roots {
+            sys::signal_child(*root, libc::SIGTERM);
+        }
+        // Those in a root's group have it already.
+        for entry in below.iter().filter(|entry| !roots.contains(&entry.group)).take(MAX_VICTIMS_PER_PASS) {
+            sys::signal_verified(entry.pid, libc::SIGTERM, || is_same(entry));
+        }
+    }
+
+    fn kill(&mut self, id: u64) {
+        self.table.kill(id);
+        for root in self.table.roots_of(id) {
+            sys::signal_child(root, libc::SIGKILL);
+        }
+    }
+
+    /// Children move to the zygote before their parent can be seen dead. So: who is dead; then, what is there that we
+    /// do not know; and only then are those of the first step reaped.
+    ///
+    /// A killed process's children become ours with its death, which a signal tells: they are found here, and killed in
+    /// turn, until none is left. So no look is ever needed at another time.
+    fn reap(&mut self) {
+        while sys::any_dead_child() == Some(true) {
+            let dead: Vec<i32> =
+                self.table.children().filter(|pid| sys::is_dead_child(*pid) == Some(true)).collect();
+            let now_ms = sys::now_ms();
+            let age = |pid: &i32| (*pid, now_ms - self.table.since_ms(*pid).unwrap_or(0));
+            let ages: Vec<(i32, u64)> = dead.iter().map(age).collect();
+            let unknown = self.proc.own_children(&ages, |pid| self.table.knows(pid));
+            if dead.is_empty() && unknown.is_empty() {
+                // A dead child that `/proc` hides.
+                return;
+            }
+            let doomed = self.table.attribute(&unknown, &dead, now_ms);
+            for pid in dead {
+                if let Some(reaped) = sys::reap(pid) {
+                    for report in self.table.reaped(pid, reaped) {
+                        self.control.send(&report);
+                    }
+                }
+            }
+            if !doomed.is_empty() {
+                self.kill_doomed();
+            }
+        }
+    }
+
+    /// Kills all that is to die, roots and what is below them. All are stopped before the first is killed: what is
+    /// stopped forks no more, so only what was forked during this very look is left for the next one.
+    fn kill_doomed(&self) {
+        let roots = self.table.doomed_roots();
+        let below = self.proc.below(&roots);
+        let victims = &below[..below.len().min(MAX_VICTIMS_PER_PASS)];
+        for signal in [libc::SIGSTOP, libc::SIGKILL] {
+            for entry in victims {
+                sys::signal_verified(entry.pid, signal, || is_same(entry));
+            }
+        }
+        for root in roots {
+            sys::signal_child(root, libc::SIGKILL);
+        }
+    }
+
+    /// The host is gone: so is everything else, and, once that is, this process.
+    fn close(&mut self) {
+        self.table.kill_all();
+        self.kill_doomed();
+        if self.table.is_empty() && sys::any_dead_child().is_none() {
+            sys::end(0);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The messages on a zygote's control socket (`SOCK_SEQPACKET`, one message per packet). Pure.
+//!
+//! All numbers are little-endian. A request has a head of [`REQUEST_HEAD_BYTES`]: `u8` kind, three zero bytes, `u32`
+//! payload length, `u64` id; a report one of [`REPORT_HEAD_BYTES`]: `u8` kind, `u8` flags (bit 0: left behind), two zero
+//! bytes, `i32` value, `u64` id, `u64` CPU microseconds, `u64` peak resident KiB, `u32` payload length, `u32` version.
+//!
+//! | request | kind | descriptors | payload |
+//! | --- | --- | --- | --- |
+//! | `FORK_WORKER` | 1 | channel, stdout, stderr | none |
+//! | `FORK_ZYGOTE` | 2 | control socket, or that with stdout and stderr | JSON for `zygote.cjs` |
+//! | `TERMINATE` | 3 | none | none |
+//! | `KILL` | 4 | none | none |
+//!
+//! | report | kind | value | payload |
+//! | --- | --- | --- | --- |
+//! | `READY` | 16 | own process id | JSON from `zygote.cjs` |
+//! | `FORKED` | 17 | process id | none |
+//! | `FORK_FAILED` | 18 | errno | none |
+//! | `EXITED` | 19 | wait status, as `wait4(2)` gives it | none |
+//! | `GONE` | 20 | 0 | none |
+//! | `REFUSED` | 21 | 0 | JSON from `zygote.cjs`; the zygote then leaves |
+
+/// Version of this layout, told with every report.
+pub(crate) const VERSION: u32 = 1;
+
+/// Length of a request without its payload.
+pub(crate) const REQUEST_HEAD_BYTES: usize = 16;
+
+/// Length of a report without its payload.
+pub(crate) const REPORT_HEAD_BYTES: usize = 40;
+
+/// Largest payload of either direction.
+pub(crate) const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
+
+/// Descriptors that one request may carry.
+pub(crate) const MAX_FDS: usize = 3;
+
+/// What the host asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// A worker; `fds` come with it.
+    ForkWorker { id: u64 },
+    /// Another zygote, made of this one.
+    ForkZygote { id: u64, payload: Vec<u8> },
+    /// SIGTERM to all of a tree.
+    Terminate { id: u64 },
+    /// SIGKILL to all of a tree.
+    Kill { id: u64 },
+}
+
+/// Reads a request; `None` for what is none, or has other descriptors than it must.
+pub(crate) fn decode(packet: &[u8], fds: usize) -> Option<Request> {
+    let (head, payload) = packet.split_at_checked(REQUEST_HEAD_BYTES)?;
+    let length = u32::from_le_bytes(head[4..8].try_into().ok()?);
+    let id = u64::from_le_bytes(head[8..].try_into().ok()?);
+    if head[1..4] != [0; 3] || length as usize != payload.len() || payload.len() > MAX_PAYLOAD_BYTES {
+        return None;
+    }
+    match (head[0], fds, payload.is_empty()) {
+        (1, 3, true) => Some(Request::ForkWorker { id }),
+        (2, 1 | 3, false) => Some(Request::ForkZygote { id, payload: payload.to_vec() }),
+        (3, 0, true) => Some(Request::Terminate { id }),
+        (4, 0, true) => Some(Request::Kill { id }),
+        _ => None,
+    }
+}
+
+/// What the host is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// Booted; forks from now on.
+    Ready { pid: i32, payload: Vec<u8> },
+    /// The child runs.
+    Forked { id: u64, pid: i32 },
+    /// There is no child. `EEXIST`: the id is in use.
+    ForkFailed { id: u64, errno: i32 },
+    /// The child is reaped.
+    Exited { id: u64, status: i32, cpu_us: u64, max_rss_kib: u64, left_behind: bool },
+    /// The child and everything it left are gone.
+    Gone { id: u64 },
+    /// This process can't be a zygote and leaves.
+    Refused { payload: Vec<u8> },
+}
+
+impl Report {
+    /// The packet.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (kind, value, id) = match *self {
+            Self::Ready { pid, .. } => (16, pid, 0),
+            Self::Forked { id, pid } => (17, pid, id),
+            Self::ForkFailed { id, errno } => (18, errno, id),
+            Self::Exited { id, status, .. } => (19, status, id),
+            Self::Gone { id } => (20, 0, id),
+            Self::Refused { .. } => (21, 0, 0),
+        };
+        let (cpu_us, max_rss_kib, flags) = match *self {
+            Self::Exited { cpu_us, max_rss_kib, left_behind, .. } => {
+                (cpu_us, max_rss_kib, u8::from(left_behind))
+            }
+            _ => (0, 0, 0),
+        };
+        let payload = match self {
+            Self::Ready { payload, .. } | Self::Refused { payload } => payload.as_slice(),
+            _ => &[],
+        };
+        let payload = &payload[..payload.len().min(MAX_PAYLOAD_BYTES)];
+        let mut packet = Vec::with_capacity(REPORT_HEAD_BYTES + payload.len());
+        packet.extend_from_slice(&[kind, flags, 0, 0]);
+        packet.extend_from_slice(&value.to_le_bytes());
+        packet.extend_from_slice(&id.to_le_bytes());
+        packet.extend_from_slice(&cpu_us.to_le_bytes());
+        packet.extend_from_slice(&max_rss_kib.to_le_bytes());
+        packet.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(0).to_le_bytes());
+        packet.extend_from_slice(&VERSION.to_le_bytes());
+        packet.extend_from_slice(payload);
+        packet
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(kind: u8, id: u64, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![kind, 0, 0, 0];
+        packet.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
+        packet.extend_from_slice(&id.to_le_bytes());
+        packet.extend_from_slice(payload);
+        packet
+    }
+
+    #[test]
+    fn requests_are_read() {
+        assert_eq!(decode(&packet(1, 7, b""), 3), Some(Request::ForkWorker { id: 7 }));
+        let zygote = Some(Request::ForkZygote { id: u64::MAX, payload: b"{}".to_vec() });
+        assert_eq!(decode(&packet(2, u64::MAX, b"{}"), 1), zygote);
+        assert_eq!(decode(&packet(2, u64::MAX, b"{}"), 3), zygote);
+        assert_eq!(decode(&packet(3, 1, b""), 0), Some(Request::Terminate { id: 1 }));
+        assert_eq!(decode(&packet(4, 1, b""), 0), Some(Request::Kill { id: 1 }));
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        let good = packet(1, 7, b"");
+        for end in 0..good.len() {
+            assert_eq!(decode(&good[..end], 3), None);
+        }
+        let mut padded = good.clone();
+        padded[2] = 1;
+        let mut longer = good.clone();
+        longer.push(0);
+        for (packet, fds) in [(good.clone(), 2), (good, 0), (padded, 3), (longer, 3)] {
+            assert_eq!(decode(&packet, fds), None);
+        }
+        for kind in [0, 5, 16, 255] {
+            assert_eq!(decode(&packet(kind, 1, b""), 0), None);
+        }
+        assert_eq!(decode(&packet(2, 1, b""), 1), None);
+        assert_eq!(decode(&packet(2, 1, b"{}"), 2), None);
+        assert_eq!(decode(&packet(2, 1, &vec![b' '; MAX_PAYLOAD_BYTES + 1]), 1), None);
+    }
+
+    #[test]
+    fn a_report_has_its_fields_where_the_table_says() {
+        let report = Report::Exited { id: 2, status: 3 << 8, cpu_us: 4, max_rss_kib: 5, left_behind: true };
+        let packet = report.encode();
+        assert_eq!(packet.len(), REPORT_HEAD_BYTES);
+        assert_eq!(packet[..4], [19, 1, 0, 0]);
+        assert_eq!(packet[4..8], (3_i32 << 8).to_le_bytes());
+        assert_eq!(packet[8..16], 2_u64.to_le_bytes());
+        assert_eq!(packet[16..24], 4_u64.to_le_bytes());
+        assert_eq!(packet[24..32], 5_u64.to_le_bytes());
+        assert_eq!(packet[32..36], [0; 4]);
+        assert_eq!(packet[36..], VERSION.to_le_bytes());
+    }
+
+    #[test]
+    fn a_payload_is_cut_at_its_limit() {
+        let packet = Report::Refused { payload: vec![b'x'; MAX_PAYLOAD_BYTES + 1] }.encode();
+        assert_eq!(packet.len(), REPORT_HEAD_BYTES + MAX_PAYLOAD_BYTES);
+    }
+}

@@ -119,7 +119,8 @@ export interface ExecutorOptions {
    */
   timeoutMs?: number;
   /**
-   * Milliseconds after its last use at which an idle sandbox is given up.
+   * Milliseconds after its last use at which an idle sandbox is given up, and milliseconds after which ranges and tags among
+   * its dependencies are resolved again: in the background, while what is installed serves.
    *
    * Default 300000 (5 min). Variable `AGENTS_FUNCTION_TOOL_SANDBOX_POOL_TTL_MS`.
    */
@@ -212,13 +213,16 @@ export interface ExecutorOptions {
    */
   start?: 'zygote' | 'standby' | 'spawn';
   /**
-   * Absolute path of the folder for installed dependencies and working folders; made when missing, private to the user.
+   * Absolute path of the folder for installed dependencies and working folders; made when missing. All processes of the user
+   * that name the same one share what is installed there; other users can read it, not change it.
    *
    * Default: a folder of the user's below `os.tmpdir()`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR`.
    */
   storeDir?: string;
   /**
-   * Folders with dependencies installed beforehand, for example into an image. They are only read.
+   * Folders with dependencies installed beforehand, for example into an image: each was the `storeDir` when they were. Looked
+   * into first, only read, and never resolved again. What is in them serves where Node's ABI, npm's version, the registry and
+   * the options on dependencies are the same as then.
    *
    * Default: none. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_BASE_STORE_DIRS`: paths separated as in `PATH`.
    */
@@ -296,8 +300,17 @@ export class SandboxExecutorFactory {
   ): Promise<unknown>;
 
   /**
+   * Prepares dependency sets, for example at boot: installs what is not in the store yet. Afterwards the first call with
+   * one of these sets installs nothing.
+   *
+   * @param sets Sets as tools name them: `[{ lodash: '^4' }, { zod: '3.25.0', axios: '*' }]`; `{}` is that of tools without any.
+   * @returns Resolves when all are there. All are tried; the first failure rejects, with a {@link SandboxError} as of a call.
+   */
+  warm(sets: Array<Record<string, string>>): Promise<void>;
+
+  /**
    * Rejects what waits or installs for this factory with `CLEANED_UP`, waits for what runs, and gives up idle sandboxes.
-   * May be called twice and while busy; the factory can be used again afterwards.
+   * Installed dependencies stay in the store, for the next ones. May be called twice and while busy; the factory can be used again afterwards.
    */
   cleanup(): Promise<void>;
 }
@@ -317,6 +330,9 @@ export class NativeSandboxExecutor {
     config: FunctionToolConfig,
     call?: CallOptions
   ): Promise<unknown>;
+
+  /** As {@link SandboxExecutorFactory.warm}. */
+  warm(sets: Array<Record<string, string>>): Promise<void>;
 
   /** As {@link SandboxExecutorFactory.cleanup}. */
   cleanup(): Promise<void>;
@@ -350,6 +366,19 @@ export class VercelSandboxExecutor {
 
 /** Counters and gauges of the process, by area (`pool`, `store`, `rungs`, `tiers`, …). Areas and figures may be added. */
 export interface ExecutorMetrics {
+  /** Installed dependencies. Absent when the options are bad. */
+  store?: {
+    /** The folder; `null` before the first call. */
+    root: string | null;
+    /** Trees in it, and the bytes that they take on disk, when this process last looked. */
+    trees: number;
+    bytes: number;
+    /** What this process did: installations, trees found installed, trees removed for room, ranges resolved again. */
+    installs: number;
+    hits: number;
+    evictions: number;
+    renewals: number;
+  };
   [area: string]: unknown;
 }
 

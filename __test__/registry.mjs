@@ -57,7 +57,8 @@ function document(name, releases, base) {
 /**
  * Starts one.
  * @param packages `{ name: { version: { file: text, 'package.json'?: object } } }`, versions in ascending order
- * @returns `{ url, hits, close }`; `hits` counts the archives handed out, by name
+ * @returns `{ url, hits, publish, close }`; `hits` counts the archives handed out, by name; `publish(name, version, files)` adds a
+ *   version to a package that is there
  */
 export async function startRegistry(packages) {
   const published = new Map(Object.entries(packages).map(([name, versions]) => [name, publish(name, versions)]));
@@ -81,6 +82,7 @@ export async function startRegistry(packages) {
   return {
     url: `http://127.0.0.1:${server.address().port}/`,
     hits,
+    publish: (name, version, files) => published.get(name).push(...publish(name, { [version]: files })),
     close: () => new Promise((closed) => server.close(closed).closeAllConnections()),
   };
 }

@@ -4,7 +4,7 @@
 
 const { SandboxError, callSite, invalidConfig, standAt } = require('./errors.js');
 const { log } = require('./logger.js');
-const { NativeSandboxExecutor, cleanUp, configure, execute } = require('./native-executor.js');
+const { NativeSandboxExecutor, cleanUp, configure, execute, warm } = require('./native-executor.js');
 const { attempt } = require('./options.js');
 const { UNAVAILABLE } = require('./vercel-executor.js');
 
@@ -48,6 +48,10 @@ class SandboxExecutorFactory {
     const problem = problemOf(config);
     if (problem) throw standAt(problem, site);
     return execute(this.#native(), site, functionId, args, config, call);
+  }
+
+  async warm(sets) {
+    return warm(this.#native(), callSite(SandboxExecutorFactory.prototype.warm), sets);
   }
 
   async cleanup() {

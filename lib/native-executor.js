@@ -5,7 +5,16 @@
 const { SandboxError, callSite, fromOutcome, invalidConfig, standAt } = require('./errors.js');
 const { CORE_NAME, log, quietly } = require('./logger.js');
 const { native } = require('./native.js');
-const { argsJson, attempt, environmentJson, kindOf, optionsJson, requestJson } = require('./options.js');
+const {
+  argsJson,
+  attempt,
+  environmentJson,
+  kindOf,
+  nodeAbi,
+  optionsJson,
+  requestJson,
+  setsJson,
+} = require('./options.js');
 
 /** How much of a result that is no JSON its error shows. */
 const SHOWN_RESULT_CHARS = 200;
@@ -23,6 +32,12 @@ let nextCallId = 1;
 let execute;
 
 /**
+ * Prepares dependency sets for another class of this package.
+ * @type {(executor: NativeSandboxExecutor, site: object, sets: unknown) => Promise<void>}
+ */
+let warm;
+
+/**
  * Cleans an executor up for another class of this package; with `drain`, what belongs to the process goes too.
  * @type {(executor: NativeSandboxExecutor, drain: boolean) => Promise<void>}
  */
@@ -35,6 +50,7 @@ class NativeSandboxExecutor {
 
   static {
     execute = (executor, ...call) => executor.#execute(...call);
+    warm = (executor, ...sets) => executor.#warm(...sets);
     cleanUp = (executor, drain) => executor.#cleanUp(drain);
   }
 
@@ -49,6 +65,10 @@ class NativeSandboxExecutor {
 
   executeFunctionTool(toolId, args, config, call) {
     return this.#execute(callSite(NativeSandboxExecutor.prototype.executeFunctionTool), toolId, args, config, call);
+  }
+
+  warm(sets) {
+    return this.#warm(callSite(NativeSandboxExecutor.prototype.warm), sets);
   }
 
   cleanup() {
@@ -79,16 +99,16 @@ class NativeSandboxExecutor {
     return JSON.parse(this.#takeCore().metrics());
   }
 
-  async #execute(site, toolId, args, config, call) {
-    const began = performance.now();
-    try {
-      return await this.#run(toolId, args, config, call ?? {});
-    } catch (error) {
-      const known = error instanceof SandboxError ? error : outcomeUnknown(error);
-      // The core measures what it rejects; what never reached it is measured here.
-      if (!known.durationMs) known.durationMs = performance.now() - began;
-      throw standAt(known, site);
-    }
+  #execute(site, toolId, args, config, call) {
+    return answered(site, () => this.#run(toolId, args, config, call ?? {}));
+  }
+
+  #warm(site, sets) {
+    return answered(site, async () => {
+      const core = this.#takeCore();
+      const outcome = await core.warm(attempt('the dependency sets', () => setsJson(sets)));
+      if (!outcome.ok) throw fromOutcome(outcome);
+    });
   }
 
   async #run(toolId, args, config, call) {
@@ -117,7 +137,8 @@ class NativeSandboxExecutor {
     try {
       this.#core = new Executor(
         attempt('options', () => optionsJson(configured, this.#own)),
-        environmentJson()
+        environmentJson(),
+        nodeAbi()
       );
     } catch (error) {
       log(CORE_NAME, 'error', { error: error.message }, 'Invalid sandbox options');
@@ -125,6 +146,19 @@ class NativeSandboxExecutor {
     }
     inUse = true;
     return this.#core;
+  }
+}
+
+/** What `act` gives; what it throws becomes a `SandboxError` that stands where the call was made. */
+async function answered(site, act) {
+  const began = performance.now();
+  try {
+    return await act();
+  } catch (error) {
+    const known = error instanceof SandboxError ? error : outcomeUnknown(error);
+    // The core measures what it rejects; what never reached it is measured here.
+    if (!known.durationMs) known.durationMs = performance.now() - began;
+    throw standAt(known, site);
   }
 }
 
@@ -207,3 +241,4 @@ exports.cleanUp = cleanUp;
 exports.configure = configure;
 exports.execute = execute;
 exports.isolationReport = isolationReport;
+exports.warm = warm;

@@ -67,6 +67,23 @@ function environmentJson() {
   return strictJson({ ...process.env });
 }
 
+/** The ABI of this host's own Node, for addons of dependencies; nothing where the host is something else. */
+function nodeAbi() {
+  const { electron, bun, modules } = process.versions;
+  return electron || bun ? undefined : modules;
+}
+
+/**
+ * Dependency sets to prepare.
+ * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
+ */
+function setsJson(sets) {
+  if (!Array.isArray(sets)) {
+    throw invalidConfig(`warm() takes an array of dependency sets ({ name: range }), got ${kindOf(sets)}`);
+  }
+  return strictJson(sets.map(checkedDependencies));
+}
+
 /**
  * The request of one call.
  * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
@@ -153,5 +170,7 @@ exports.argsJson = argsJson;
 exports.attempt = attempt;
 exports.environmentJson = environmentJson;
 exports.kindOf = kindOf;
+exports.nodeAbi = nodeAbi;
 exports.optionsJson = optionsJson;
 exports.requestJson = requestJson;
+exports.setsJson = setsJson;

@@ -157,6 +157,8 @@ pub struct HostFacts {
     pub env: Arc<BTreeMap<String, String>>,
     /// `process.execPath`.
     pub exec_path: PathBuf,
+    /// `process.versions.modules` of `exec_path`, if it is known.
+    pub node_abi: Option<String>,
     /// `os.tmpdir()`.
     pub tmpdir: PathBuf,
 }
@@ -491,7 +493,12 @@ mod tests {
 
     fn read(options: &Value, env: &[(&str, &str)]) -> Result<Settings, SandboxError> {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let facts = HostFacts { env: Arc::new(env), exec_path: "/bin/node".into(), tmpdir: "/tmp".into() };
+        let facts = HostFacts {
+            env: Arc::new(env),
+            exec_path: "/bin/node".into(),
+            node_abi: None,
+            tmpdir: "/tmp".into(),
+        };
         Settings::read(options, &facts)
     }
 

@@ -4,20 +4,23 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::{
     config::{HostFacts, Network, Settings, Tier, millis},
     error::{Code, Phase, SandboxError},
-    host::{self, Host, Sandbox},
+    host::{self, Account, Host, Sandbox},
     install::policy,
     log::{self, CALL_SINK, NATIVE, SinkId},
     pool::Lease,
@@ -34,6 +37,10 @@ pub use crate::supervise::CancelReason;
 
 /// A source text up to this size is prepared on the core's own threads.
 const QUICK_SOURCE_BYTES: usize = 32 * 1024;
+/// Dependency sets that are prepared at the same time: npm keeps a processor busy by itself.
+const WARM_CONCURRENCY_SETS: usize = 2;
+/// Stands for the tool in the log, where a set is prepared before any tool wants it.
+const WARM_TOOL_ID: &str = "warm";
 
 /// What a call ends with: JSON text (`None` is `undefined`), or why it was rejected.
 pub type Answer = Result<Option<String>, SandboxError>;
@@ -112,6 +119,7 @@ struct Setup {
     host: &'static Host,
     settings: Arc<Settings>,
     facts: Arc<HostFacts>,
+    account: Account,
     /// What all workers of this executor have in common.
     breed: Arc<Breed>,
 }
@@ -133,8 +141,10 @@ enum Stage {
 
 impl Executor {
     /// Never fails: what is wrong becomes the answer of every call.
-    pub fn new(options_json: &str, env_json: &str) -> Self {
-        let setup = Setup::read(options_json, env_json);
+    ///
+    /// `node_abi` is `process.versions.modules` of the host, where the host is Node: what is not known is asked for.
+    pub fn new(options_json: &str, env_json: &str, node_abi: Option<String>) -> Self {
+        let setup = Setup::read(options_json, env_json, node_abi);
         Self { inner: Arc::new(Inner { setup, calls: Mutex::default(), tracker: TaskTracker::new() }) }
     }
 
@@ -201,6 +211,26 @@ impl Executor {
         });
     }
 
+    /// Prepares the trees of dependency sets (a JSON array of `name → range` objects): afterwards the first call of each needs no
+    /// install. All are tried; `done` gets the first failure. `cleanup` breaks it off.
+    pub fn warm(&self, sets_json: &str, sink: Option<SinkId>, done: impl FnOnce(Answer) + Send + 'static) {
+        let began = Instant::now();
+        let (setup, sets) = match self.inner.setup().and_then(|setup| Ok((setup, read_sets(sets_json)?))) {
+            Ok(ready) => ready,
+            Err(error) => return done(Err(error)),
+        };
+        let id = WARM_IDS.fetch_sub(1, Ordering::Relaxed);
+        let state = Arc::new(CallState::new());
+        self.inner.calls().insert(id, Arc::clone(&state));
+        let inner = Arc::clone(&self.inner);
+        let work = async move {
+            let answer = inner.warm(sets, &state).await;
+            inner.calls().remove(&id);
+            done(answer.map_err(|error| SandboxError { duration: began.elapsed(), ..error }));
+        };
+        setup.host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, work)));
+    }
+
     /// Permits and queue lengths of the whole process; empty before the first call.
     pub fn queue_stats(&self) -> Vec<QueueClass> {
         self.inner.setup.as_ref().map(|setup| setup.host.queue_stats()).unwrap_or_default()
@@ -209,7 +239,7 @@ impl Executor {
     /// Everything countable.
     pub fn metrics(&self) -> Value {
         match &self.inner.setup {
-            Ok(setup) => setup.host.metrics(&setup.settings),
+            Ok(setup) => setup.host.metrics(&setup.settings, &setup.facts),
             Err(error) => json!({ "error": error.message }),
         }
     }
@@ -229,7 +259,7 @@ fn internal_failure() -> SandboxError {
 }
 
 impl Setup {
-    fn read(options_json: &str, env_json: &str) -> Result<Self, SandboxError> {
+    fn read(options_json: &str, env_json: &str, node_abi: Option<String>) -> Result<Self, SandboxError> {
         let bad = |what: &str, error| {
             SandboxError::new(Code::InvalidConfig, Phase::Validate, format!("{what} cannot be read: {error}"))
         };
@@ -238,6 +268,7 @@ impl Setup {
             serde_json::from_str(env_json).map_err(|error| bad("the environment", error))?;
         let facts = HostFacts {
             exec_path: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("node")),
+            node_abi,
             tmpdir: temp_folder(&env),
             env: Arc::new(env),
         };
@@ -250,7 +281,9 @@ impl Setup {
             boot_env: settings.boot_env(&facts.env),
             load_env: settings.tool_env(&facts.env),
         });
-        Ok(Self { host, settings: Arc::new(settings), facts: Arc::new(facts), breed })
+        let (settings, facts) = (Arc::new(settings), Arc::new(facts));
+        let account = Account::new(Arc::clone(&settings), Arc::clone(&facts));
+        Ok(Self { host, settings, facts, account, breed })
     }
 }
 
@@ -285,7 +318,43 @@ struct Running {
     permit: Permit,
 }
 
+/// Ids of what is no call, but can be broken off as one: counted down, while callers count up.
+static WARM_IDS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+fn read_sets(json: &str) -> Result<Vec<BTreeMap<String, String>>, SandboxError> {
+    serde_json::from_str(json).map_err(|error| {
+        let text = format!("the dependency sets cannot be read: {error}");
+        SandboxError::new(Code::InvalidConfig, Phase::Validate, text)
+    })
+}
+
 impl Inner {
+    fn setup(&self) -> Result<&Setup, SandboxError> {
+        self.setup.as_ref().map_err(Clone::clone)
+    }
+
+    /// See [`Executor::warm`].
+    async fn warm(self: &Arc<Self>, sets: Vec<BTreeMap<String, String>>, state: &CallState) -> Answer {
+        // Dropped when the call is cancelled, and its tasks with it.
+        let work = async {
+            let mut running = JoinSet::new();
+            let mut first_failure = Ok(None);
+            let mut sets = sets.into_iter();
+            loop {
+                while running.len() < WARM_CONCURRENCY_SETS
+                    && let Some(set) = sets.next()
+                {
+                    let inner = Arc::clone(self);
+                    running.spawn(async move { inner.setup()?.warm(&set).await });
+                }
+                let Some(done) = running.join_next().await else { return first_failure };
+                let done = done.unwrap_or_else(|_| Err(internal_failure()));
+                first_failure = first_failure.and(done.map(|()| None));
+            }
+        };
+        state.unless_cancelled(Phase::Install, work).await?
+    }
+
     fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<CallState>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -383,20 +452,26 @@ impl Setup {
         place.await.map_err(SandboxError::from)
     }
 
+    async fn warm(&self, dependencies: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        policy::check(dependencies, &self.settings.dependencies)?;
+        let wanted = self.account.wanted(self.host, dependencies).await?;
+        self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await.map(drop)
+    }
+
     async fn lease(&self, request: &Request) -> Result<Lease<Sandbox>, SandboxError> {
-        let key = self.host.key(&self.settings, &self.facts, &request.dependencies);
+        let wanted = self.account.wanted(self.host, &request.dependencies).await?;
         if log::heard(Level::DEBUG) {
             tracing::debug!(
                 target: NATIVE,
                 toolId = &*request.tool_id,
                 json_dependencies = %json!(request.dependencies),
-                dependencyHash = key.dependency_hash(),
+                dependencyHash = wanted.dependency_hash(),
                 json_sandboxConfig = %log::redacted(&request.sandbox_config),
                 poolSize = self.host.pool().len(),
                 "Executing function tool"
             );
         }
-        self.host.lease(&self.settings, &self.facts, &request.tool_id, &request.dependencies, &key).await
+        self.host.lease(&wanted, &self.settings, &request.tool_id).await
     }
 
     fn run_folder(sandbox: &Sandbox) -> Result<RunFolder, SandboxError> {

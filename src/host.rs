@@ -12,20 +12,23 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
-use tokio_util::task::TaskTracker;
+use tokio::{
+    runtime::{Handle, Runtime},
+    sync::OnceCell,
+};
 
 use crate::{
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
     executor::{Answer, QueueClass},
-    install::{self, InstallContext},
+    install::{InstallContext, Scope},
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
     start::{Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
+    supply::{self, Order, Supply, Terms},
 };
 
 /// Threads of the core's runtime. Two, because nothing on it computes for long: it waits for processes.
@@ -34,13 +37,57 @@ const RUNTIME_THREADS: usize = 2;
 /// Threads for blocking work (removal of folders, writing of small files). More work than this waits.
 const BLOCKING_THREADS_LIMIT: usize = 8;
 
+/// How long a sandbox that the pool gave up waits for a successor on the same tree, so that what is kept ready for the tree need not
+/// be made again.
+const SUCCESSION_WAIT: Duration = Duration::from_secs(1);
+
 /// What the pool lends: a tree, and the store that it lies in.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Sandbox {
+    /// First, so that what is kept ready for the tree ends before the tree's lease does.
+    _live: Alive,
     /// The published tree.
     pub tree: Tree,
     /// Its store.
     pub store: Store,
+}
+
+/// How many sandboxes there are of each tree.
+type Live = Mutex<HashMap<Arc<PathBuf>, usize>>;
+
+/// One of them. The end of the last one ends what is kept ready for the tree.
+struct Alive {
+    dir: Arc<PathBuf>,
+    live: Arc<Live>,
+    ladder: Arc<RungLadder>,
+}
+
+impl Alive {
+    fn new(dir: &Arc<PathBuf>, live: &Arc<Live>, ladder: &Arc<RungLadder>) -> Self {
+        *live.lock().unwrap_or_else(PoisonError::into_inner).entry(Arc::clone(dir)).or_default() += 1;
+        Self { dir: Arc::clone(dir), live: Arc::clone(live), ladder: Arc::clone(ladder) }
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_last = live.get_mut(&self.dir).is_none_or(|count| {
+            *count -= 1;
+            *count == 0
+        });
+        if is_last {
+            live.remove(&self.dir);
+            // Under the lock: a sandbox that is just being made has its own made ready after this.
+            self.ladder.forget(&self.dir);
+        }
+    }
+}
+
+impl std::fmt::Debug for Alive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Alive").field("dir", &self.dir).finish_non_exhaustive()
+    }
 }
 
 /// The process's one instance.
@@ -48,13 +95,112 @@ pub struct Host {
     runtime: Runtime,
     queue: Queue,
     pool: Pool<Sandbox, SandboxError>,
-    /// Removals of sandboxes under way.
-    removals: TaskTracker,
+    supply: Arc<Supply>,
     starter: Arc<ProcessStarter>,
     ladder: Arc<RungLadder>,
-    stores: Mutex<HashMap<PathBuf, Store>>,
+    /// Sandboxes of each tree.
+    live: Arc<Live>,
+    stores: Mutex<HashMap<PathBuf, OpenStore>>,
     counters: Counters,
     sweeping: AtomicBool,
+}
+
+#[derive(Debug, Clone)]
+struct OpenStore {
+    store: Store,
+    /// The smallest limit that any executor asked for, bytes.
+    max_bytes: u64,
+}
+
+/// What one executor wants, found out at its first calls.
+#[derive(Debug)]
+pub struct Account {
+    settings: Arc<Settings>,
+    facts: Arc<HostFacts>,
+    terms: OnceCell<Arc<Terms>>,
+    scope: OnceCell<(Scope, Arc<str>)>,
+}
+
+/// A dependency set, with its names in the store and in the pool.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    order: Order,
+    key: PoolKey,
+}
+
+impl Wanted {
+    /// The original's name of the set, for logs.
+    pub fn dependency_hash(&self) -> &str {
+        self.key.dependency_hash()
+    }
+}
+
+impl Account {
+    /// Nothing is looked at yet.
+    pub fn new(settings: Arc<Settings>, facts: Arc<HostFacts>) -> Self {
+        Self { settings, facts, terms: OnceCell::new(), scope: OnceCell::new() }
+    }
+
+    async fn terms(&self, host: &'static Host) -> Result<&Arc<Terms>, SandboxError> {
+        self.terms
+            .get_or_try_init(|| async {
+                let (settings, facts) = (&self.settings, &self.facts);
+                Ok(Arc::new(Terms {
+                    ctx: InstallContext {
+                        spawner: Arc::clone(&host.starter) as _,
+                        store: host.store(settings, facts).await?,
+                        node: settings.node_path.clone(),
+                        npm_path: settings.npm_path.clone(),
+                        env: Arc::clone(&facts.env),
+                        policy: settings.dependencies.clone(),
+                        install_scripts: settings.install_scripts.clone(),
+                        timeout: settings.install_timeout,
+                    },
+                    base_stores: settings.base_store_dirs.clone(),
+                    max_bytes: settings.store_max_bytes,
+                    ttl: settings.pool_ttl,
+                }))
+            })
+            .await
+    }
+
+    /// What names trees beside the dependencies, and what of it, and besides, names sandboxes.
+    async fn scope(&self, terms: &Terms) -> Result<&(Scope, Arc<str>), SandboxError> {
+        self.scope
+            .get_or_try_init(|| async {
+                let known = (self.settings.node_path == self.facts.exec_path)
+                    .then_some(self.facts.node_abi.as_deref())
+                    .flatten();
+                let scope = Scope::read(&terms.ctx, self.settings.tenant_key.as_deref(), known).await?;
+                let pool = self.pool_scope(&scope.digest());
+                Ok((scope, pool))
+            })
+            .await
+    }
+
+    fn pool_scope(&self, tree_scope: &str) -> Arc<str> {
+        let (settings, base) = (&self.settings, store_base(&self.settings, &self.facts));
+        json!([base, settings.base_store_dirs, settings.tenant_key, settings.node_path, tree_scope])
+            .to_string()
+            .into()
+    }
+
+    /// Names a dependency set. Without dependencies neither npm nor its settings are looked for.
+    pub async fn wanted(
+        &self,
+        host: &'static Host,
+        dependencies: &BTreeMap<String, String>,
+    ) -> Result<Wanted, SandboxError> {
+        let terms = self.terms(host).await?;
+        let (key, pool_scope) = if dependencies.is_empty() {
+            (Scope::key_of_nothing(self.settings.tenant_key.as_deref()), self.pool_scope(""))
+        } else {
+            let (scope, pool_scope) = self.scope(terms).await?;
+            (scope.key(dependencies), Arc::clone(pool_scope))
+        };
+        let order = Order { terms: Arc::clone(terms), dependencies: Arc::new(dependencies.clone()), key };
+        Ok(Wanted { order, key: PoolKey::new(dependencies, pool_scope) })
+    }
 }
 
 /// The process's instance, made at first use.
@@ -81,24 +227,20 @@ impl Host {
                 let text = format!("could not start the threads of the sandbox executor: {error}");
                 SandboxError::new(Code::StartFailed, Phase::Start, text)
             })?;
-        let (handle, removals) = (runtime.handle().clone(), TaskTracker::new());
-        let tracker = removals.clone();
         let starter = Arc::new(ProcessStarter::new());
         let library = process::choice::zygote_library();
         let ladder = Arc::new(RungLadder::new(Arc::clone(&starter) as _, library));
-        let kept_ready = Arc::clone(&ladder);
-        let pool = Pool::new(
-            |sandbox: &Sandbox| sandbox.tree.is_alive(),
-            move |sandbox: Sandbox| {
-                kept_ready.forget(sandbox.tree.dir());
-                tracker.spawn_blocking_on(move || remove(&sandbox), &handle);
-            },
-        );
+        let supply = Arc::new(Supply::default());
+        // A superseded tree goes on for those who use it; the next call gets the newer one.
+        let is_usable = |sandbox: &Sandbox| !sandbox.tree.is_superseded() && sandbox.tree.is_alive();
+        let (handle, background) = (runtime.handle().clone(), Arc::clone(&supply));
+        let pool = Pool::new(is_usable, move |sandbox: Sandbox| give_back(sandbox, &background, &handle));
         Ok(Self {
             runtime,
             queue: Queue::new(),
             pool,
-            removals,
+            supply,
+            live: Arc::default(),
             ladder,
             starter,
             stores: Mutex::default(),
@@ -119,6 +261,9 @@ impl Host {
                 let count = self.pool.sweep(Instant::now());
                 if count > 0 {
                     tracing::debug!(target: NATIVE, cleanedCount = count, "Cleaned up expired sandboxes");
+                }
+                for OpenStore { store, max_bytes } in self.open_stores() {
+                    let _ = self.runtime.spawn_blocking(move || supply::make_room(&store, max_bytes)).await;
                 }
             }
         });
@@ -156,43 +301,21 @@ impl Host {
             .collect()
     }
 
-    /// What names a sandbox: the dependencies, and everything else that makes it another one.
-    pub fn key(
-        &self,
-        settings: &Settings,
-        facts: &HostFacts,
-        dependencies: &BTreeMap<String, String>,
-    ) -> PoolKey {
-        let base = store_base(settings, facts);
-        let scope = json!([
-            base,
-            settings.tenant_key,
-            settings.node_path,
-            settings.npm_path,
-            format!("{:?}", settings.install_scripts),
-            format!("{:?}", settings.dependencies),
-        ]);
-        PoolKey::new(dependencies, scope.to_string())
-    }
-
-    /// The sandbox of a dependency set, installed by the first who asks.
+    /// The sandbox of a dependency set; the first who asks gets its tree from the store, or has it installed.
     pub async fn lease(
         &'static self,
-        settings: &Arc<Settings>,
-        facts: &Arc<HostFacts>,
+        wanted: &Wanted,
+        settings: &Settings,
         tool_id: &str,
-        dependencies: &BTreeMap<String, String>,
-        key: &PoolKey,
     ) -> Result<Lease<Sandbox>, SandboxError> {
-        let store = self.store(settings, facts).await?;
-        let hash = key.dependency_hash().to_owned();
         let policy = Policy { ttl: settings.pool_ttl, max_use_count: settings.max_use_count };
-        let install = self.install(settings, facts, store, tool_id.to_owned(), dependencies.clone(), hash);
-        let lease = self.pool.lease(key, policy, move || install).await?;
+        let make = self.sandbox(wanted, tool_id.to_owned());
+        let lease = self.pool.lease(&wanted.key, policy, move || make).await?;
+        self.supply.used(&wanted.order, &lease.tree, SystemTime::now());
         if lease.reused() {
             tracing::debug!(
                 target: NATIVE,
-                poolKey = key.dependency_hash(),
+                poolKey = wanted.dependency_hash(),
                 useCount = lease.use_count(),
                 sandboxDir = %lease.tree.dir().display(),
                 lastUsed = %iso_time(SystemTime::now()),
@@ -202,69 +325,62 @@ impl Host {
         Ok(lease)
     }
 
-    /// The work of installing one set; runs as the pool's task, whoever waits for it.
-    fn install(
+    /// The work of getting one set's tree; runs as the pool's task, whoever waits for it.
+    fn sandbox(
         &self,
-        settings: &Arc<Settings>,
-        facts: &Arc<HostFacts>,
-        store: Store,
+        wanted: &Wanted,
         tool_id: String,
-        dependencies: BTreeMap<String, String>,
-        hash: String,
     ) -> impl Future<Output = Result<Sandbox, SandboxError>> + Send + 'static {
-        let context = InstallContext {
-            spawner: Arc::clone(&self.starter) as _,
-            store: store.clone(),
-            node: settings.node_path.clone(),
-            npm_path: settings.npm_path.clone(),
-            env: Arc::clone(&facts.env),
-            policy: settings.dependencies.clone(),
-            install_scripts: settings.install_scripts.clone(),
-            timeout: settings.install_timeout,
-        };
+        let (supply, order) = (Arc::clone(&self.supply), wanted.order.clone());
+        let (live, ladder) = (Arc::clone(&self.live), Arc::clone(&self.ladder));
+        let hash = wanted.dependency_hash().to_owned();
         async move {
+            let store = order.terms.ctx.store.clone();
             tracing::debug!(
                 target: NATIVE,
                 toolId = tool_id,
                 dependencyHash = hash,
-                sandboxDir = %store.host_dir().display(),
-                json_dependencies = %json!(dependencies),
+                sandboxDir = %store.tree_dir(&order.key).display(),
+                json_dependencies = %json!(order.dependencies),
                 "Creating new sandbox"
             );
-            let tree = install::install(&context, &dependencies).await?;
+            let tree = supply.tree(&order).await?;
             tracing::debug!(target: NATIVE, poolKey = hash, sandboxDir = %tree.dir().display(), "Added sandbox to pool");
-            Ok(Sandbox { tree, store })
+            Ok(Sandbox { _live: Alive::new(tree.dir(), &live, &ladder), tree, store })
         }
     }
 
     async fn store(&'static self, settings: &Settings, facts: &HostFacts) -> Result<Store, SandboxError> {
-        let base = store_base(settings, facts);
-        let open = self.stores().get(&base).cloned();
-        if let Some(store) = open {
-            return Ok(store);
-        }
-        let opened = self.runtime.spawn_blocking(move || self.open_store(&base)).await;
+        let (base, max_bytes) = (store_base(settings, facts), settings.store_max_bytes);
+        let opened = self.runtime.spawn_blocking(move || self.open_store(&base, max_bytes)).await;
         opened.map_err(|_| {
             SandboxError::new(Code::StartFailed, Phase::Install, "opening the store failed internally")
         })?
     }
 
     /// Opens a store once, even when asked by many at the same time.
-    fn open_store(&self, base: &Path) -> Result<Store, SandboxError> {
+    fn open_store(&self, base: &Path, max_bytes: u64) -> Result<Store, SandboxError> {
         let mut stores = self.stores();
-        if let Some(store) = stores.get(base) {
-            return Ok(store.clone());
+        if let Some(open) = stores.get_mut(base) {
+            open.max_bytes = open.max_bytes.min(max_bytes);
+            return Ok(open.store.clone());
         }
         let store = Store::open(base)
             .map_err(|error| SandboxError::new(Code::InstallFailed, Phase::Install, error.to_string()))?;
         let sweeping = store.clone();
         self.runtime.spawn_blocking(move || sweeping.sweep());
-        stores.insert(base.to_path_buf(), store.clone());
+        let _in_runtime = self.runtime.enter();
+        self.supply.keep_house_soon(store.clone(), max_bytes);
+        stores.insert(base.to_path_buf(), OpenStore { store: store.clone(), max_bytes });
         Ok(store)
     }
 
-    fn stores(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Store>> {
+    fn stores(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, OpenStore>> {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_stores(&self) -> Vec<OpenStore> {
+        self.stores().values().cloned().collect()
     }
 
     /// Where workers come from.
@@ -281,21 +397,20 @@ impl Host {
         })
     }
 
-    /// Removes idle sandboxes and ends an idle launcher.
+    /// Gives idle sandboxes back, breaks off what runs in the background, and ends an idle launcher. Installed trees stay in the
+    /// store.
     pub async fn drain(&self) {
         self.pool.drain();
         self.ladder.drain();
-        self.removals.close();
-        self.removals.wait().await;
-        self.removals.reopen();
-        let stores: Vec<_> = self.stores().values().cloned().collect();
-        let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(Store::flush));
+        self.supply.stop().await;
+        let stores = self.open_stores();
+        let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(|open| open.store.flush()));
         self.starter.shutdown().await;
         let _ = flushed.await;
     }
 
     /// Everything countable.
-    pub fn metrics(&self, settings: &Settings) -> Value {
+    pub fn metrics(&self, settings: &Settings, facts: &HostFacts) -> Value {
         let queue: serde_json::Map<_, _> = self
             .queue_stats()
             .into_iter()
@@ -309,6 +424,7 @@ impl Host {
         json!({
             "queue": queue,
             "pool": { "sandboxes": self.pool.len() },
+            "store": self.store_metrics(settings, facts),
             "rung": rung,
             "rungsNotUsed": not_used.iter().map(|(rung, reason)| json!({ "rung": rung, "reason": reason })).collect::<Vec<_>>(),
             "withoutLauncher": self.starter.refusal(),
@@ -317,20 +433,36 @@ impl Host {
             "settings": settings.origins,
         })
     }
+
+    /// The executor's own store, and what this process did in all of its stores.
+    fn store_metrics(&self, settings: &Settings, facts: &HostFacts) -> Value {
+        let open = self.stores().get(&store_base(settings, facts)).cloned();
+        let usage = open.as_ref().map(|open| open.store.usage()).unwrap_or_default();
+        let mut metrics = json!({
+            "root": open.map(|open| open.store.root().to_owned()),
+            "trees": usage.trees,
+            "bytes": usage.bytes,
+            "evictions": usage.evictions,
+        });
+        for (name, count) in self.supply.counts() {
+            metrics[name] = count;
+        }
+        metrics
+    }
+}
+
+/// A sandbox that the pool lends no more: its tree stays in the store, for the next one, until the store needs the room.
+fn give_back(sandbox: Sandbox, background: &Supply, runtime: &Handle) {
+    tracing::debug!(target: NATIVE, sandboxDir = %sandbox.tree.dir().display(), "Cleaned up sandbox");
+    let wait = async move {
+        tokio::time::sleep(SUCCESSION_WAIT).await;
+        drop(sandbox);
+    };
+    background.spawn_on(wait, runtime);
 }
 
 fn store_base(settings: &Settings, facts: &HostFacts) -> PathBuf {
     settings.store_dir.clone().unwrap_or_else(|| facts.tmpdir.clone())
-}
-
-fn remove(sandbox: &Sandbox) {
-    let dir = sandbox.tree.dir().display().to_string();
-    match sandbox.store.remove(&sandbox.tree) {
-        Ok(()) => tracing::debug!(target: NATIVE, sandboxDir = dir, "Cleaned up sandbox"),
-        Err(error) => {
-            tracing::warn!(target: NATIVE, sandboxDir = dir, error = %error, "Failed to clean up sandbox");
-        }
-    }
 }
 
 /// What is in force: the base tier, and what it does not hide.

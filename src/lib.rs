@@ -15,6 +15,7 @@ pub mod source;
 pub mod start;
 pub mod store;
 pub mod supervise;
+pub mod supply;
 pub mod sys;
 mod sys_library;
 pub mod worker;

@@ -15,9 +15,17 @@ use std::{
 use install_support::{Bench, is_running, npm_cli, until};
 use native_sandbox_executor::{
     error::{Code, Phase, SandboxError},
-    install::{InstallScripts, install},
+    install::{self, InstallContext, InstallScripts, Scope},
     store::{RunFolder, Tree},
 };
+
+async fn install(
+    ctx: &InstallContext,
+    dependencies: &BTreeMap<String, String>,
+) -> Result<Tree, SandboxError> {
+    let key = Scope::key_of_nothing(Some("any"));
+    install::install(ctx, dependencies, &key).await
+}
 
 fn set(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, spec)| ((*name).to_owned(), (*spec).to_owned())).collect()
@@ -204,7 +212,7 @@ async fn two_versions_live_side_by_side() {
         (version_of(&one, "tiny"), version_of(&two, "tiny")),
         ("1.0.0".to_owned(), "2.0.0".to_owned())
     );
-    bench.ctx.store.remove(&one).unwrap();
+    bench.ctx.store.retire(&one).unwrap();
     assert!(!one.is_alive() && two.is_alive());
 }
 
@@ -280,4 +288,85 @@ fn an_install_can_move_between_threads() {
     fn is_send<T: Send>(_: T) {}
     let bench = Bench::new();
     is_send(install(&bench.ctx, &BTreeMap::new()));
+}
+
+#[tokio::test]
+async fn trees_are_named_by_what_changes_them() {
+    let mut bench = Bench::new();
+    let wanted = set(&[("tiny", "^1")]);
+    let same = Scope::read(&bench.ctx, None, Some("127")).await.unwrap();
+    let key = same.key(&wanted);
+    assert_eq!(Scope::read(&bench.ctx, None, Some("127")).await.unwrap().key(&wanted), key);
+    assert_eq!(same.key(&set(&[("tiny", " ^1 ")])), key);
+    let mut others = vec![
+        same.key(&set(&[("tiny", "^1.0")])),
+        Scope::read(&bench.ctx, Some("tenant"), Some("127")).await.unwrap().key(&wanted),
+        Scope::read(&bench.ctx, None, Some("999")).await.unwrap().key(&wanted),
+    ];
+    let original = bench.ctx.clone();
+    bench.ctx.install_scripts = InstallScripts::Ignore;
+    others.push(Scope::read(&bench.ctx, None, Some("127")).await.unwrap().key(&wanted));
+    bench.ctx = original.clone();
+    bench.ctx.policy.min_release_age_days = Some(2.0);
+    others.push(Scope::read(&bench.ctx, None, Some("127")).await.unwrap().key(&wanted));
+    bench.ctx = original.clone();
+    bench.set_env("npm_config_registry", "http://127.0.0.1:1/");
+    others.push(Scope::read(&bench.ctx, None, Some("127")).await.unwrap().key(&wanted));
+    bench.ctx = original.clone();
+    fs::write(bench.home().join(".npmrc"), "@scope:registry=http://127.0.0.1:1/\n").unwrap();
+    others.push(Scope::read(&bench.ctx, None, Some("127")).await.unwrap().key(&wanted));
+    fs::remove_file(bench.home().join(".npmrc")).unwrap();
+    // Another npm, as its package.json says.
+    let npm = bench.home().join("npm");
+    fs::create_dir_all(npm.join("bin")).unwrap();
+    fs::write(npm.join("bin/npm-cli.js"), "").unwrap();
+    for version in ["1.0.0", "2.0.0"] {
+        fs::write(npm.join("package.json"), format!(r#"{{"version":"{version}"}}"#)).unwrap();
+        bench.ctx.npm_path = Some(npm.clone());
+        others.push(Scope::read(&bench.ctx, None, Some("127")).await.unwrap().key(&wanted));
+    }
+    let different: BTreeSet<_> = others.iter().chain([&key]).collect();
+    assert_eq!(different.len(), others.len() + 1, "{others:#?}");
+}
+
+#[tokio::test]
+async fn a_tree_that_is_there_is_found_without_npm() {
+    let mut bench = Bench::new();
+    let wanted = set(&[("tiny", "^1")]);
+    let scope = Scope::read(&bench.ctx, None, Some("127")).await.unwrap();
+    let tree = install::install(&bench.ctx, &wanted, &scope.key(&wanted)).await.unwrap();
+    bench.ctx.npm_path = Some(PathBuf::from("/nowhere"));
+    let without = Scope::read(&bench.ctx, None, Some("127")).await.unwrap().key(&wanted);
+    assert_ne!(without, scope.key(&wanted));
+    let found = bench.another_process().store.find(&without, &[]).unwrap().unwrap();
+    assert_eq!(found.dir(), tree.dir());
+    let other = Scope::read(&bench.ctx, None, Some("999")).await.unwrap().key(&wanted);
+    assert!(bench.ctx.store.find(&other, &[]).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_node_of_unknown_abi_is_asked_once() {
+    let bench = Bench::new();
+    let abi = bench.node(&["-p", "process.versions.modules"], &bench.home()).trim().to_owned();
+    let wanted = set(&[("tiny", "1")]);
+    let known = Scope::read(&bench.ctx, None, Some(&abi)).await.unwrap();
+    // A program that can answer only once. Written by another process: one that this process had open for writing could be
+    // so in a child of another test just then, and not be run.
+    let node = bench.home().join("node");
+    let write = |script: &str| {
+        let code = "fs.writeFileSync(process.argv[1], process.argv[2], { mode: 0o755 })";
+        bench.node(&["-e", code, node.to_str().unwrap(), script], &bench.home());
+    };
+    write(&format!("#!/bin/sh\nmkdir {} && echo {abi}\n", bench.home().join("asked").display()));
+    let mut first = bench.ctx.clone();
+    first.npm_path = Some(npm_cli());
+    first.node = node.clone();
+    let second = InstallContext { store: bench.another_process().store, ..first.clone() };
+    for ctx in [&first, &second] {
+        assert_eq!(Scope::read(ctx, None, None).await.unwrap().key(&wanted), known.key(&wanted));
+    }
+    // Another binary of that name is asked again, and this one does not answer.
+    write("#!/bin/sh\necho what\n");
+    let error = Scope::read(&first, None, None).await.unwrap_err();
+    assert!(error.message.contains("\"what\"") && error.message.contains("nodePath"), "{}", error.message);
 }

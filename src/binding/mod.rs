@@ -71,10 +71,19 @@ fn promise<T: napi::bindgen_prelude::ToNapiValue + Send + 'static>(
 
 #[napi]
 impl BindingExecutor {
-    /// Never throws: what is wrong with options or variables is the answer of every call.
+    /// Never throws: what is wrong with options or variables is the answer of every call. `nodeAbi` is the host's
+    /// `process.versions.modules`, where the host is Node.
     #[napi(constructor, catch_unwind)]
-    pub fn new(options_json: String, env_json: String) -> Self {
-        Self { inner: Arc::new(Executor::new(&options_json, &env_json)) }
+    pub fn new(options_json: String, env_json: String, node_abi: Option<String>) -> Self {
+        Self { inner: Arc::new(Executor::new(&options_json, &env_json, node_abi)) }
+    }
+
+    /// Prepares the trees of dependency sets, given as JSON.
+    #[napi(catch_unwind, ts_return_type = "Promise<Outcome>")]
+    pub fn warm<'env>(&self, env: &'env Env, sets_json: String) -> napi::Result<Object<'env>> {
+        let (settle, promise) = promise(env)?;
+        self.inner.warm(&sets_json, logs::sink_of(env), move |answer: Answer| settle(Outcome::from(answer)));
+        Ok(promise)
     }
 
     /// Runs one call. `callId` names it for `abort`.

@@ -9,6 +9,7 @@ mod npmrc;
 pub mod policy;
 mod range;
 mod redact;
+mod scope;
 mod scripts;
 mod tail;
 
@@ -26,6 +27,7 @@ use serde_json::json;
 use tokio::{runtime::Handle, task, time};
 
 pub use policy::{DependencyPolicy, ExtraSpec, NamePattern};
+pub use scope::{Scope, can_change};
 pub use scripts::InstallScripts;
 
 use manifest::Scripts;
@@ -37,7 +39,7 @@ use tail::Tail;
 use crate::{
     error::{Code, Phase, SandboxError},
     process::{Command, ExitStatus, Process, Spawner},
-    store::{Staging, Store, StoreError, Tree},
+    store::{Staging, Store, StoreError, Tree, TreeKey},
 };
 
 /// What is kept of npm's stderr: its end.
@@ -75,24 +77,23 @@ impl fmt::Debug for InstallContext {
     }
 }
 
-/// Installs `dependencies` and publishes the tree. Without dependencies no npm runs.
+/// Installs `dependencies` and publishes the tree as the newest of `key`. Without dependencies no npm runs.
 ///
 /// Fails with `INVALID_DEPENDENCY`, `INSTALL_FAILED` or `INSTALL_TIMEOUT`. Dropping the future kills npm's whole tree
 /// and leaves nothing: the staging folder goes once the processes have.
 pub async fn install(
     ctx: &InstallContext,
     dependencies: &BTreeMap<String, String>,
+    key: &TreeKey,
 ) -> Result<Tree, SandboxError> {
     policy::check(dependencies, &ctx.policy)?;
     let started = time::Instant::now();
-    let store = ctx.store.clone();
-    let staging = blocking(move || store.staging().map_err(|error| of_store(&error))).await?;
-    let mut attempt = Attempt::new(staging);
+    let mut attempt = Attempt::begin(ctx).await?;
     match time::timeout(ctx.timeout, attempt.run(ctx, dependencies)).await {
         Ok(done) => done?,
         Err(_) => return Err(attempt.timed_out(ctx.timeout)),
     }
-    let tree = attempt.publish(&ctx.store, dependencies).await?;
+    let tree = attempt.publish(&ctx.store, dependencies, key).await?;
     tracing::debug!(
         target: "native-sandbox-executor",
         sandboxDir = %tree.dir().display(),
@@ -100,6 +101,27 @@ pub async fn install(
         "Dependencies installed successfully"
     );
     Ok(tree)
+}
+
+/// Resolves the ranges of `dependencies` again. Where they give something else than `current` holds, installs and publishes that;
+/// `None` where they do not.
+///
+/// Meant for the background: fails as [`install`] does, but logs nothing, since nobody waits for it.
+pub async fn renew(
+    ctx: &InstallContext,
+    dependencies: &BTreeMap<String, String>,
+    key: &TreeKey,
+    current: &Tree,
+) -> Result<Option<Tree>, SandboxError> {
+    policy::check(dependencies, &ctx.policy)?;
+    let mut attempt = Attempt::begin(ctx).await?;
+    attempt.in_background = true;
+    match time::timeout(ctx.timeout, attempt.run_if_changed(ctx, dependencies, current)).await {
+        Ok(Ok(true)) => attempt.publish(&ctx.store, dependencies, key).await.map(Some),
+        Ok(Ok(false)) => Ok(None),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(attempt.timed_out(ctx.timeout)),
+    }
 }
 
 /// One install under way. Dropping it ends its processes, then removes its folder.
@@ -110,7 +132,18 @@ struct Attempt {
     stderr: Arc<Mutex<Tail>>,
     settings: Settings,
     dir: PathBuf,
+    /// Nobody waits for it.
+    in_background: bool,
     runtime: Handle,
+}
+
+/// How far phase 1 goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    /// Which versions there would be.
+    Lockfile,
+    /// All of it.
+    Tree,
 }
 
 /// What both phases need.
@@ -122,8 +155,15 @@ struct Prepared {
 }
 
 impl Attempt {
+    async fn begin(ctx: &InstallContext) -> Result<Self, SandboxError> {
+        let store = ctx.store.clone();
+        let staging = blocking(move || store.staging().map_err(|error| of_store(&error))).await?;
+        Ok(Self::new(staging))
+    }
+
     fn new(staging: Staging) -> Self {
         Self {
+            in_background: false,
             dir: staging.tree(),
             staging: Some(staging),
             process: None,
@@ -144,7 +184,46 @@ impl Attempt {
             return blocking(move || fs::create_dir(&modules).map_err(|error| of_io(&modules, &error))).await;
         }
         let prepared = self.prepare(ctx).await?;
-        self.install_phase(ctx, &prepared).await?;
+        self.install_phase(ctx, &prepared, Goal::Tree).await?;
+        self.finish(ctx, dependencies, &prepared).await
+    }
+
+    /// Installs unless the ranges resolve to what `current` holds. Returns whether there is something to publish.
+    async fn run_if_changed(
+        &mut self,
+        ctx: &InstallContext,
+        dependencies: &BTreeMap<String, String>,
+        current: &Tree,
+    ) -> Result<bool, SandboxError> {
+        self.write_manifest(dependencies, &Scripts::default()).await?;
+        let prepared = self.prepare(ctx).await?;
+        // First without packages: in most cases nothing has changed, and this costs a question to the registry.
+        for goal in [Goal::Lockfile, Goal::Tree] {
+            self.install_phase(ctx, &prepared, goal).await?;
+            if self.resolves_as(current).await? {
+                return Ok(false);
+            }
+        }
+        self.finish(ctx, dependencies, &prepared).await?;
+        Ok(true)
+    }
+
+    async fn resolves_as(&self, current: &Tree) -> Result<bool, SandboxError> {
+        let [new, old] = [&self.dir, current.dir().as_ref()].map(|dir| dir.join("package-lock.json"));
+        blocking(move || {
+            let new = fs::read(&new).map_err(|error| of_io(&new, &error))?;
+            Ok(fs::read(&old).is_ok_and(|old| old == new))
+        })
+        .await
+    }
+
+    /// Phase 2, and a look at what there is now.
+    async fn finish(
+        &mut self,
+        ctx: &InstallContext,
+        dependencies: &BTreeMap<String, String>,
+        prepared: &Prepared,
+    ) -> Result<(), SandboxError> {
         let scripts = self.plan_scripts(ctx).await?;
         if !scripts.run.is_empty() {
             self.write_manifest(dependencies, &scripts).await?;
@@ -172,10 +251,18 @@ impl Attempt {
         Ok(prepared)
     }
 
-    async fn install_phase(&mut self, ctx: &InstallContext, prepared: &Prepared) -> Result<(), SandboxError> {
+    async fn install_phase(
+        &mut self,
+        ctx: &InstallContext,
+        prepared: &Prepared,
+        goal: Goal,
+    ) -> Result<(), SandboxError> {
         let age = ctx.policy.min_release_age_days;
         let age = age.map(|days| npm::release_age_arg(days, &prepared.settings, SystemTime::now()));
-        let args = npm::install_args(&prepared.settings, prepared.cache.as_deref(), age);
+        let mut args = npm::install_args(&prepared.settings, prepared.cache.as_deref(), age);
+        if goal == Goal::Lockfile {
+            args.push("--package-lock-only".into());
+        }
         let env = npm::install_env(&ctx.env, &prepared.settings, &ctx.node, &prepared.scratch);
         self.phase(ctx, &prepared.npm, args, env).await
     }
@@ -250,15 +337,11 @@ impl Attempt {
         mut self,
         store: &Store,
         dependencies: &BTreeMap<String, String>,
+        key: &TreeKey,
     ) -> Result<Tree, SandboxError> {
         let Some(staging) = self.staging.take() else { return Err(failure("the staging folder is gone")) };
-        let (store, what) = (store.clone(), json!({ "dependencies": dependencies }));
-        let mut published = blocking(move || {
-            let tree = store.publish(staging, &what).map_err(|error| of_store(&error))?;
-            Ok(Unclaimed { store, tree: Some(tree) })
-        })
-        .await?;
-        published.tree.take().ok_or_else(|| failure("the published tree is gone"))
+        let (store, key, what) = (store.clone(), key.clone(), json!({ "dependencies": dependencies }));
+        blocking(move || store.publish(staging, &key, what).map_err(|error| of_store(&error))).await
     }
 
     /// npm's stderr so far, fit to be shown.
@@ -302,23 +385,27 @@ impl Attempt {
     }
 
     fn report(&self, code: Code, message: String, npm_code: &str, stderr: String) -> SandboxError {
-        tracing::error!(
-            target: "native-sandbox-executor",
-            sandboxDir = %self.dir.display(),
-            code = npm_code,
-            stderr = stderr,
-            "Failed to install dependencies"
-        );
+        if !self.in_background {
+            tracing::error!(
+                target: "native-sandbox-executor",
+                sandboxDir = %self.dir.display(),
+                code = npm_code,
+                stderr = stderr,
+                "Failed to install dependencies"
+            );
+        }
         SandboxError { stderr: Some(stderr), ..SandboxError::new(code, Phase::Install, message) }
     }
 
     fn not_spawned(&self, error: &crate::process::SpawnError) -> SandboxError {
-        tracing::error!(
-            target: "native-sandbox-executor",
-            sandboxDir = %self.dir.display(),
-            error = %error,
-            "Failed to spawn npm install"
-        );
+        if !self.in_background {
+            tracing::error!(
+                target: "native-sandbox-executor",
+                sandboxDir = %self.dir.display(),
+                error = %error,
+                "Failed to spawn npm install"
+            );
+        }
         failure(format!("could not start npm: {error}"))
     }
 }
@@ -335,21 +422,6 @@ impl Drop for Attempt {
     }
 }
 
-/// A tree that nobody may be waiting for any more: then it goes again.
-struct Unclaimed {
-    store: Store,
-    tree: Option<Tree>,
-}
-
-impl Drop for Unclaimed {
-    fn drop(&mut self) {
-        if let Some(tree) = self.tree.take() {
-            // A failure leaves it to the sweep of this host's folder.
-            let _ = self.store.remove(&tree);
-        }
-    }
-}
-
 /// Waits for the main process, then ends whatever it left: nothing may write into the tree from here on.
 async fn end_of(process: &mut Process) -> ExitStatus {
     let status = process.exited().await;
@@ -361,8 +433,7 @@ async fn end_of(process: &mut Process) -> ExitStatus {
 fn prepare(ctx: &InstallContext, scratch: &Path) -> Result<Prepared, SandboxError> {
     let path = ctx.env.get("PATH").map(String::as_str);
     let npm = npm::find(ctx.npm_path.as_deref(), &ctx.node, path).map_err(failure)?;
-    let prefix = ctx.node.ancestors().nth(2).unwrap_or(Path::new("/"));
-    let settings = Settings::read(&ctx.env, prefix, npm.root.as_deref());
+    let settings = Settings::read(&ctx.env, npm::prefix(&ctx.node), npm.root.as_deref());
     let scratch = Scratch::create(scratch).map_err(|error| of_io(scratch, &error))?;
     let cache = if npm::has_writable_cache(&ctx.env, &settings) {
         None

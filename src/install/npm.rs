@@ -168,6 +168,11 @@ fn at(path: &Path, node: &Path) -> Option<Npm> {
     is_executable(&path).then(|| Npm { program: path, lead: Vec::new(), root: None })
 }
 
+/// The folder that npm run by `node` takes for its global prefix.
+pub(super) fn prefix(node: &Path) -> &Path {
+    node.ancestors().nth(2).unwrap_or(Path::new("/"))
+}
+
 fn through_node(script: PathBuf, node: &Path) -> Npm {
     let root = script.parent().and_then(Path::parent).map(Path::to_owned);
     Npm { program: node.to_owned(), lead: vec![script.into_os_string()], root }

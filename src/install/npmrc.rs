@@ -14,6 +14,26 @@ const NEVER_PASSED: [&str; 3] = ["NODE_OPTIONS", "LD_PRELOAD", "DYLD_INSERT_LIBR
 /// Keys whose values are credentials; npm writes them below a registry's address or alone.
 const CREDENTIAL_KEYS: [&str; 5] = ["_authtoken", "_auth", "_password", "cert", "key"];
 
+/// Settings that change what npm puts into a tree, beside the registries.
+const TREE_KEYS: [&str; 16] = [
+    "before",
+    "cpu",
+    "engine-strict",
+    "global-style",
+    "ignore-scripts",
+    "include",
+    "install-strategy",
+    "legacy-bundling",
+    "legacy-peer-deps",
+    "libc",
+    "min-release-age",
+    "omit",
+    "os",
+    "prefer-dedupe",
+    "strict-peer-deps",
+    "tag",
+];
+
 /// The host's environment.
 pub(super) type Env = BTreeMap<String, String>;
 
@@ -60,6 +80,18 @@ impl Settings {
             (Some(rest), Some(home)) => Some(Path::new(home).join(rest)),
             _ => Some(PathBuf::from(value)),
         }
+    }
+
+    /// The settings that decide what is in a tree: where packages come from (`registry`, `@scope:registry`), and how npm lays them
+    /// out. Without credentials: who asks does not change what a version is.
+    pub(super) fn of_trees(&self) -> BTreeMap<String, String> {
+        let counts = |key: &str| {
+            key == "registry"
+                || (key.starts_with('@') && key.ends_with(":registry"))
+                || TREE_KEYS.contains(&key)
+        };
+        let settings = self.values.iter().filter(|(key, _)| counts(key));
+        settings.map(|(key, value)| (key.clone(), without_credentials(value))).collect()
     }
 
     /// Variables that the settings name.
@@ -121,6 +153,14 @@ pub(super) fn env_key(name: &str) -> Option<String> {
 fn env_pairs(env: &Env) -> Vec<(String, String)> {
     let set = env.iter().filter(|(_, value)| !value.is_empty());
     set.filter_map(|(name, value)| Some((env_key(name)?, value.clone()))).collect()
+}
+
+/// An address without its `user:password@` and without the slash at its end; any other text as it is.
+fn without_credentials(value: &str) -> String {
+    let Some((scheme, rest)) = value.split_once("://") else { return value.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let host = rest[..end].rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{}", rest[end..].trim_end_matches('/'))
 }
 
 fn is_credential(key: &str) -> bool {
@@ -259,6 +299,22 @@ mod tests {
         assert_eq!(settings.get("registry"), Some("https://host/${GONE}"));
         assert!(settings.is_on("yes") && !settings.is_on("no"));
         assert_eq!(settings.secrets().collect::<Vec<_>>(), ["host", "lit", "s3cret"]);
+    }
+
+    #[test]
+    fn what_changes_a_tree() {
+        let text = concat!(
+            "registry=https://me:secret@host.example/npm/\n@acme:registry=http://other.example?x=/@\n//host.example/:_authToken=t\n",
+            "omit=dev\ncache=/c\nlegacy-peer-deps\n",
+        );
+        let found = settings(text, &Env::new()).of_trees();
+        let expected = [
+            ("@acme:registry", "http://other.example?x=/@"),
+            ("legacy-peer-deps", "true"),
+            ("omit", "dev"),
+            ("registry", "https://host.example/npm"),
+        ];
+        assert_eq!(found, expected.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::range::is_range;
 use crate::error::{Code, Phase, SandboxError};
@@ -25,7 +25,7 @@ const OPTION: &str = "the dependencies option (AGENTS_FUNCTION_TOOL_SANDBOX_DEPE
 const FORBIDDEN_NAMES: [&str; 2] = ["node_modules", "favicon.ico"];
 
 /// The `dependencies` option. The default allows any package, by registry version, range or tag only.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
 #[serde(
     default,
     rename_all = "camelCase",
@@ -44,7 +44,7 @@ pub struct DependencyPolicy {
 }
 
 /// A kind of spec that has to be allowed by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExtraSpec {
     /// A git repository.
@@ -69,7 +69,7 @@ impl fmt::Display for ExtraSpec {
 }
 
 /// An exact name, or the beginning of names when it ends in `*`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String")]
 pub struct NamePattern(String);
 

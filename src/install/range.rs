@@ -14,6 +14,18 @@ pub(super) fn is_range(text: &str) -> bool {
     })
 }
 
+/// Whether `text` names one version: it will never resolve to another.
+pub(super) fn is_exact(text: &str) -> bool {
+    let text = text.trim();
+    let version = text.strip_prefix('=').unwrap_or(text).trim_start();
+    let version = version.strip_prefix('v').unwrap_or(version);
+    let (core, _) = version.split_once('+').unwrap_or((version, ""));
+    let (core, _) = core.split_once('-').unwrap_or((core, ""));
+    let parts: Vec<_> = core.split('.').collect();
+    let is_whole = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    parts.len() == 3 && parts.iter().all(is_whole) && is_partial(version)
+}
+
 /// `>=1.2 <2`; an operator may stand apart from its version.
 fn are_comparators(words: &[&str]) -> bool {
     let mut operator_waits = false;
@@ -73,7 +85,7 @@ fn are_identifiers(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_range;
+    use super::{is_exact, is_range};
 
     #[test]
     fn ranges() {
@@ -114,6 +126,37 @@ mod tests {
         ];
         for range in ranges {
             assert!(is_range(range), "{range:?}");
+        }
+    }
+
+    #[test]
+    fn exact_versions() {
+        for exact in
+            ["1.2.3", " 1.2.3 ", "=1.2.3", "v1.2.3", "= v1.2.3", "1.2.3-beta.1", "1.2.3-x-y+b.1", "1.2.3+b-1"]
+        {
+            assert!(is_exact(exact) && is_range(exact.trim()), "{exact:?}");
+        }
+        for other in [
+            "",
+            "*",
+            "1",
+            "1.2",
+            "1.2.x",
+            "^1.2.3",
+            "~1.2.3",
+            ">=1.2.3",
+            "1.2.3 || 2.0.0",
+            "1.2.3 - 2.0.0",
+            "latest",
+            "1.2.3 1.2.3",
+            "1.2.3-",
+            "npm:a@1.2.3",
+            "git+https://h/r.git#1.2.3",
+            "x.1.2",
+            "1.2.3.4",
+            "1.2.3b",
+        ] {
+            assert!(!is_exact(other), "{other:?}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use serde::{Deserialize, de};
+use serde::{Deserialize, Serialize, de};
 use serde_json::Value;
 
 use super::manifest::Scripts;
@@ -15,7 +15,7 @@ use super::manifest::Scripts;
 const EVENTS: [&str; 3] = ["preinstall", "install", "postinstall"];
 
 /// The `installScripts` option: `"run"`, `"ignore"`, or a list of package names.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub enum InstallScripts {
     /// All run, unless the user's npm settings say `ignore-scripts`.
     #[default]

@@ -1,4 +1,4 @@
-//! One thread that removes folders, so that nobody waits for it: not a caller, not a runtime, not an event loop.
+//! One thread that removes folders and notes uses, so that nobody waits for it: not a caller, not a runtime, not an event loop.
 
 use std::{
     fs,
@@ -41,9 +41,10 @@ impl Job {
     }
 }
 
-#[derive(Debug)]
 enum Message {
     Job(Job),
+    /// Something small that may be left undone.
+    Note(Box<dyn FnOnce() + Send>),
     Flush(SyncSender<()>),
 }
 
@@ -61,6 +62,13 @@ impl Janitor {
             queue.try_send(Message::Job(job))
         {
             job.run();
+        }
+    }
+
+    /// Runs something small in the background; not at all if there is no thread to be had or its queue is full.
+    pub(super) fn run(&self, note: impl FnOnce() + Send + 'static) {
+        if let Some(queue) = self.queue() {
+            let _ = queue.try_send(Message::Note(Box::new(note)));
         }
     }
 
@@ -89,6 +97,7 @@ fn work(jobs: &Receiver<Message>) {
     for message in jobs {
         match message {
             Message::Job(job) => job.run(),
+            Message::Note(note) => note(),
             Message::Flush(done) => drop(done.send(())),
         }
     }

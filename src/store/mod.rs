@@ -1,21 +1,39 @@
-//! Folders on disk: staging, publish by rename, trees, run folders, and the sweep of what dead hosts left.
+//! Folders on disk: staging, publish by rename, trees, run folders, room, and the sweep of what dead hosts left.
 //!
 //! ```text
 //! <base>/native-sandbox-executor-<euid>/    0755, ours, never through a symlink
+//!   trees/<key>/<generation>/               shared by every host of this user, and by the next ones
+//!     tree/                                 package.json, package-lock.json, node_modules; without write bits
+//!     complete                              the marker: without it all of this counts as nothing; its time: last resolved
+//!     lease                                 flock, shared by whoever uses the tree; its time: last used
+//!     files                                 what is in the tree, to be compared after a restart
+//!   aliases/<other key>                     names a key, for hosts that cannot tell npm's version
+//!   locks/<key>                             flock of whoever installs
+//!   locks/room                              flock of whoever makes room
 //!   runtime/<hash>/worker.cjs               shared by every host of this version
 //!   npm-cache/                              only where the user has no writable one
 //!   hosts/<pid>-<random>/                   one per process
 //!     lock                                  flock held while the process lives
-//!     trees/ runs/ staging/ trash/
+//!     runs/ staging/ trash/
 //! ```
+//!
+//! All of it is readable for other users, so that workers can run under a uid of their own, but for staging, trash, locks, the
+//! cache and what is in a call's folder.
 //!
 //! Any of it may vanish between two calls (temp cleaners do that); what is missing is made again when it is needed.
 //! Calls block for a few system calls at most, except where they say so; slow removals go to a thread of the store's own.
 
+mod base;
+mod contents;
+mod evict;
+mod generation;
 mod janitor;
+mod key;
+mod lock;
 mod remove;
 mod root;
 mod run_folder;
+mod shelf;
 mod sweep;
 mod tree;
 
@@ -27,12 +45,17 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+pub use generation::is_due;
+pub use key::TreeKey;
+pub use lock::PathLock;
 pub use remove::remove_dir;
 pub use run_folder::RunFolder;
+pub use shelf::{RoomReport, Usage};
 pub use sweep::SweepReport;
-pub use tree::{MARKER_FILE, Staging, Tree};
+pub use tree::{Staging, Tree};
 
 use janitor::{Janitor, Job};
+use root::Access;
 
 use crate::worker::{WORKER_SCRIPT, ZYGOTE_SCRIPT};
 
@@ -42,8 +65,17 @@ const SCRIPT_HASH_CHARS: usize = 16;
 const NAME_RANDOM_BYTES: usize = 16;
 /// The file whose lock says that its host lives.
 const LOCK_FILE: &str = "lock";
-/// The folders of a host.
-const HOST_FOLDERS: [&str; 4] = ["trees", "runs", "staging", "trash"];
+/// The folders of a host, and who may look into them.
+const HOST_FOLDERS: [(&str, Access); 3] =
+    [("runs", Access::Through), ("staging", Access::Private), ("trash", Access::Private)];
+/// The folders of the root.
+const ROOT_FOLDERS: [(&str, Access); 5] = [
+    ("trees", Access::Open),
+    ("aliases", Access::Open),
+    ("locks", Access::Private),
+    ("runtime", Access::Open),
+    ("hosts", Access::Through),
+];
 
 /// Why the store cannot do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +145,8 @@ struct Shared {
     /// This process's folder; the same path for the process's whole life.
     host: PathBuf,
     lock: Mutex<Option<fs::File>>,
+    checked: shelf::Checked,
+    gauges: shelf::Gauges,
     janitor: Janitor,
 }
 
@@ -124,7 +158,15 @@ impl Store {
         let base = root::base(base)?;
         let root = base.join(root::name());
         let host = root.join("hosts").join(format!("{}-{}", std::process::id(), unique_name()?));
-        let shared = Shared { base, root, host, lock: Mutex::new(None), janitor: Janitor::default() };
+        let shared = Shared {
+            base,
+            root,
+            host,
+            lock: Mutex::new(None),
+            checked: Mutex::default(),
+            gauges: shelf::Gauges::default(),
+            janitor: Janitor::default(),
+        };
         shared.ensure()?;
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -132,6 +174,11 @@ impl Store {
     /// `<base>/native-sandbox-executor-<euid>`.
     pub fn root(&self) -> &Path {
         &self.shared.root
+    }
+
+    /// The folder of the generations of a tree.
+    pub fn tree_dir(&self, key: &TreeKey) -> PathBuf {
+        self.shared.trees().join(key.as_str())
     }
 
     /// This process's folder in it.
@@ -156,32 +203,34 @@ impl Store {
             return Ok(path);
         }
         self.shared.ensure()?;
-        fs::create_dir_all(dir).map_err(StoreError::io("create the folder", dir))?;
+        root::open_dir(dir).map_err(StoreError::io("create the folder", dir))?;
         write_atomically(&path, content.as_bytes())?;
         Ok(path)
+    }
+
+    /// A small file beside the worker's script: something that took long to find out. `None` when it is not there.
+    pub fn note(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.shared.root.join("runtime").join(name)).ok()
+    }
+
+    /// Writes such a file.
+    pub fn set_note(&self, name: &str, text: &str) -> Result<(), StoreError> {
+        let path = self.shared.root.join("runtime").join(name);
+        self.shared.retrying(|| write_atomically(&path, text.as_bytes()))
     }
 
     /// A folder for npm's downloads, for a user who has no writable one. Shared by the hosts of this user.
     pub fn npm_cache(&self) -> Result<PathBuf, StoreError> {
         let dir = self.shared.root.join("npm-cache");
-        self.shared
-            .retrying(|| root::private_dir(&dir).map_err(StoreError::io("create the folder", &dir)))?;
+        self.shared.retrying(|| {
+            root::dir(&dir, Access::Private).map_err(StoreError::io("create the folder", &dir))
+        })?;
         Ok(dir)
     }
 
     /// A new, empty staging folder.
     pub fn staging(&self) -> Result<Staging, StoreError> {
         Staging::create(&self.shared)
-    }
-
-    /// Makes a staged tree visible by one rename. Blocks while it takes the write bits off every file.
-    pub fn publish(&self, staging: Staging, what: &impl serde::Serialize) -> Result<Tree, StoreError> {
-        staging.publish(what)
-    }
-
-    /// Takes a tree out of use at once; its files go in the background. A tree that is gone already is fine.
-    pub fn remove(&self, tree: &Tree) -> Result<(), StoreError> {
-        tree.retire()
     }
 
     /// Removes the folders of hosts that are dead. Blocks; meant for a background thread. Any number may run at once.
@@ -206,9 +255,11 @@ impl Shared {
         fs::create_dir_all(&self.base)
             .map_err(|source| StoreError::Base { path: self.base.clone(), source })?;
         root::ensure(&self.root)?;
-        for name in HOST_FOLDERS {
-            let dir = self.folder(name);
-            fs::create_dir_all(&dir).map_err(StoreError::io("create the folder", &dir))?;
+        let of_root = ROOT_FOLDERS.map(|(name, access)| (self.root.join(name), access));
+        let of_host = HOST_FOLDERS.map(|(name, access)| (self.folder(name), access));
+        let folders = of_root.into_iter().chain([(self.host.clone(), Access::Through)]).chain(of_host);
+        for (dir, access) in folders {
+            root::dir(&dir, access).map_err(StoreError::io("create the folder", &dir))?;
         }
         let path = self.folder(LOCK_FILE);
         if !lock.as_ref().is_some_and(|held| is_file_at(held, &path)) {
@@ -231,6 +282,11 @@ impl Shared {
     /// Removes a folder of this host in the background.
     fn discard(&self, dir: PathBuf) {
         self.janitor.submit(Job::remove(dir));
+    }
+
+    /// Writes the use of a tree down in the background.
+    fn stamp(&self, lease: Arc<tree::Lease>, now: std::time::SystemTime) {
+        self.janitor.run(move || shelf::stamp(&lease, now));
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<fs::File>> {
@@ -299,7 +355,8 @@ fn unique_name() -> Result<String, StoreError> {
     Ok(hex(&bytes))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -29,40 +29,6 @@ pub fn remove_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes the write bits off everything in `dir`, itself left out. Best effort: root ignores them anyway.
-pub(super) fn make_read_only(dir: &Path) {
-    let mut folders = vec![dir.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let Ok(entries) = fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten() {
-            // Of the entry itself: a symlink's target is none of ours.
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            }
-            if !metadata.is_symlink() {
-                let _ = take_write_bits(&entry.path(), &metadata);
-            }
-        }
-    }
-}
-
-#[cfg(unix)]
-pub(super) fn take_write_bits(path: &Path, metadata: &fs::Metadata) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(metadata.permissions().mode() & 0o555))
-}
-
-#[cfg(not(unix))]
-pub(super) fn take_write_bits(path: &Path, metadata: &fs::Metadata) -> io::Result<()> {
-    if metadata.is_dir() {
-        return Ok(());
-    }
-    let mut permissions = metadata.permissions();
-    permissions.set_readonly(true);
-    fs::set_permissions(path, permissions)
-}
-
 #[cfg(unix)]
 use unix::empty;
 

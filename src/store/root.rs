@@ -7,19 +7,62 @@ use std::{
 
 use super::StoreError;
 
-/// The mode of the root: workers under another uid must get through, nobody else may write.
-#[cfg(unix)]
-const ROOT_MODE: u32 = 0o755;
 /// Write bits of group and others.
 #[cfg(unix)]
 const FOREIGN_WRITE_BITS: u32 = 0o022;
 
+/// How every root's name begins.
+const NAME: &str = "native-sandbox-executor";
+
 /// The root's name; users do not share one.
 pub(super) fn name() -> String {
     #[cfg(unix)]
-    return format!("native-sandbox-executor-{}", rustix::process::geteuid().as_raw());
+    return format!("{NAME}-{}", rustix::process::geteuid().as_raw());
     #[cfg(not(unix))]
-    return "native-sandbox-executor".to_owned();
+    return NAME.to_owned();
+}
+
+/// Whether a folder of this name can be a root, of whatever user.
+pub(super) fn is_name(name: &str) -> bool {
+    name.strip_prefix(NAME).is_some_and(|rest| {
+        rest.is_empty()
+            || rest.strip_prefix('-').is_some_and(|uid| uid.bytes().all(|byte| byte.is_ascii_digit()))
+    })
+}
+
+/// Who may look into a folder of the store. Nobody but this user may write to any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Everybody.
+    Open,
+    /// Everybody who knows what is in it.
+    Through,
+    /// This user.
+    Private,
+}
+
+impl Access {
+    fn mode(self) -> u32 {
+        match self {
+            Self::Open => 0o755,
+            Self::Through => 0o711,
+            Self::Private => 0o700,
+        }
+    }
+}
+
+/// Makes a folder; one that exists is fine. Whatever the umask is, `access` is what it gets.
+pub(super) fn dir(dir: &Path, access: Access) -> io::Result<()> {
+    match builder(access.mode()).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => set_mode(dir, access.mode()),
+    }
+}
+
+/// A folder that everybody may look into.
+pub(super) fn open_dir(path: &Path) -> io::Result<()> {
+    dir(path, Access::Open)
 }
 
 /// The base folder, made when missing, as a path without symlinks: Node compares real paths.
@@ -36,7 +79,7 @@ pub(super) fn base(base: &Path) -> Result<PathBuf, StoreError> {
 pub(super) fn ensure(root: &Path) -> Result<(), StoreError> {
     match fs::create_dir(root) {
         // The umask may have taken bits that other uids need.
-        Ok(()) => set_root_mode(root).map_err(StoreError::io("set the mode of", root))?,
+        Ok(()) => set_mode(root, Access::Open.mode()).map_err(StoreError::io("set the mode of", root))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(source) => return Err(StoreError::Base { path: root.to_owned(), source }),
     }
@@ -45,14 +88,6 @@ pub(super) fn ensure(root: &Path) -> Result<(), StoreError> {
     match objection(&metadata) {
         Some(reason) => Err(StoreError::Refused { path: root.to_owned(), reason }),
         None => Ok(()),
-    }
-}
-
-/// A folder for this user alone; one that exists is fine.
-pub(super) fn private_dir(dir: &Path) -> io::Result<()> {
-    match builder(0o700).create(dir) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other,
     }
 }
 
@@ -68,13 +103,13 @@ pub(super) fn builder(mode: u32) -> fs::DirBuilder {
 }
 
 #[cfg(unix)]
-fn set_root_mode(root: &Path) -> io::Result<()> {
+fn set_mode(dir: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(root, fs::Permissions::from_mode(ROOT_MODE))
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode))
 }
 
 #[cfg(not(unix))]
-fn set_root_mode(_: &Path) -> io::Result<()> {
+fn set_mode(_: &Path, _: u32) -> io::Result<()> {
     Ok(())
 }
 

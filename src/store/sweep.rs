@@ -75,7 +75,7 @@ fn sweep_host(hosts: &Path, path: &Path, now: SystemTime) -> io::Result<bool> {
 
 /// Whether neither the folder nor one of its parts changed for [`ABANDONED_AGE`].
 fn is_abandoned(path: &Path, now: SystemTime) -> bool {
-    let parts = HOST_FOLDERS.iter().map(|name| path.join(name)).chain([path.to_owned()]);
+    let parts = HOST_FOLDERS.iter().map(|(name, _)| path.join(name)).chain([path.to_owned()]);
     let changes = parts.filter_map(|part| fs::symlink_metadata(part).ok()?.modified().ok());
     changes.max().is_some_and(|last| now.duration_since(last).is_ok_and(|age| age >= ABANDONED_AGE))
 }

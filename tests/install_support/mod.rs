@@ -1,5 +1,6 @@
 //! A registry, a home, a store and a plain spawner for one test.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::{
     collections::BTreeMap,
@@ -110,8 +111,14 @@ impl Bench {
         fs::read_dir(self.ctx.store.host_dir().join("staging")).unwrap().count()
     }
 
+    /// Folders of keys; empty ones count.
     pub(crate) fn trees(&self) -> usize {
-        fs::read_dir(self.ctx.store.host_dir().join("trees")).unwrap().count()
+        fs::read_dir(self.ctx.store.root().join("trees")).unwrap().count()
+    }
+
+    /// What a second process would have: the same folders, nothing else in common.
+    pub(crate) fn another_process(&self) -> InstallContext {
+        InstallContext { store: Store::open(&self.folder.path().join("tmp")).unwrap(), ..self.ctx.clone() }
     }
 
     /// After an install that was waited for, its staging is on its way out or gone.

@@ -1,0 +1,378 @@
+//! The published trees of the store, shared with every other process of this user: finding and leasing, publishing, retiring,
+//! and making room.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::{
+    Shared, Staging, Store, StoreError, TreeKey, base, contents,
+    evict::{self, Entry},
+    generation,
+    janitor::Job,
+    lock::{self, PathLock, Seized},
+    root,
+    tree::{LEASE_FILE, LIST_FILE, Lease, MARKER_FILE, Marker, TREE_FOLDER, Tree, is_missing},
+    unique_name, write_atomically,
+};
+use crate::log::NATIVE;
+
+/// A marker longer than this is none of ours.
+const MAX_MARKER_BYTES: u64 = 1024 * 1024;
+/// Trees that a process remembers as checked; beyond it all are checked again.
+const MAX_REMEMBERED_TREES: usize = 10_000;
+/// Generations found gone while they were being leased, before it is given up: each time another process was faster.
+const MAX_LEASE_TRIES: usize = 8;
+/// Second names of trees: files that hold the first ones.
+const ALIASES: &str = "aliases";
+/// The lock of whoever makes room; the others need not.
+const ROOM_LOCK: &str = "room";
+
+/// What the store held when this process last looked, and what it did itself since.
+#[derive(Debug, Default)]
+pub(super) struct Gauges {
+    trees: AtomicU64,
+    bytes: AtomicU64,
+    evictions: AtomicU64,
+}
+
+/// See [`Store::usage`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Complete generations, as of the last look of this process.
+    pub trees: u64,
+    /// What they take on disk, bytes, likewise.
+    pub bytes: u64,
+    /// Generations that this process removed to make room.
+    pub evictions: u64,
+}
+
+/// What [`Store::make_room`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RoomReport {
+    /// Generations removed because they were of no use any more.
+    pub useless: usize,
+    /// Generations removed because all together took too much.
+    pub evicted: usize,
+    /// What is left, bytes.
+    pub bytes: u64,
+}
+
+/// Trees that need no check: published by this process, or checked by it.
+pub(super) type Checked = Mutex<HashSet<PathBuf>>;
+
+impl Store {
+    /// Leases the newest whole generation of `key`: of the first base store that has one, else of this store. Blocks for some
+    /// dozen system calls.
+    pub fn find(&self, key: &TreeKey, base_stores: &[PathBuf]) -> Result<Option<Tree>, StoreError> {
+        if let Some(tree) = base_stores.iter().find_map(|base| base::find(base, key, &self.shared)) {
+            return Ok(Some(tree));
+        }
+        self.find_own(key)
+    }
+
+    /// Like [`Store::find`], without base stores.
+    pub fn find_own(&self, key: &TreeKey) -> Result<Option<Tree>, StoreError> {
+        let Some(folder) = folder_of(&self.shared.root, key)? else { return Ok(None) };
+        let mut seen = Vec::new();
+        for _ in 0..MAX_LEASE_TRIES {
+            let names = generation::newest_first(names_in(&folder)?);
+            // The same ones again: none of them is whole. Others: those seen were removed while they were being leased.
+            if names == seen {
+                return Ok(None);
+            }
+            for name in &names {
+                if let Some(tree) = self.lease(&folder.join(name))? {
+                    return Ok(Some(tree));
+                }
+            }
+            seen = names;
+        }
+        Ok(None)
+    }
+
+    fn lease(&self, generation: &Path) -> Result<Option<Tree>, StoreError> {
+        let leased = lock::share(&generation.join(LEASE_FILE))
+            .and_then(|file| file.map_or(Ok(None), |file| Tree::of(generation, Some(file), &self.shared)));
+        let tree = leased.map_err(StoreError::io("lease", generation))?;
+        if let Some(tree) = &tree {
+            tree.note_use(SystemTime::now());
+        }
+        Ok(tree)
+    }
+
+    /// The lock of whoever installs `key`, over all processes; `None` while somebody else has it. Some system calls.
+    pub fn try_install_lock(&self, key: &TreeKey) -> Result<Option<PathLock>, StoreError> {
+        let path = self.shared.locks().join(key.as_str());
+        self.shared.retrying(|| PathLock::try_new(&path).map_err(StoreError::io("lock", &path)))
+    }
+
+    /// Makes a staged tree the newest generation of `key`, by one rename, and leases it. `what` goes into the marker, for people.
+    /// Blocks while it takes the write bits off every file.
+    #[expect(clippy::needless_pass_by_value, reason = "a staging is published once")]
+    pub fn publish(
+        &self,
+        staging: Staging,
+        key: &TreeKey,
+        what: serde_json::Value,
+    ) -> Result<Tree, StoreError> {
+        let staged = staging.generation();
+        let size = contents::seal(&staged.join(TREE_FOLDER), &staged.join(LIST_FILE))
+            .map_err(StoreError::io("seal", staging.tree()))?;
+        let lease = staged.join(LEASE_FILE);
+        let file = fs::File::create_new(&lease).and_then(|file| {
+            file.try_lock_shared()?;
+            Ok(file)
+        });
+        let file = file.map_err(StoreError::io("lock", &lease))?;
+        let marker = staged.join(MARKER_FILE);
+        serde_json::to_vec(&Marker { bytes: size.bytes, files: size.files, what })
+            .map_err(io::Error::other)
+            .and_then(|text| fs::write(&marker, text))
+            .map_err(StoreError::io("write", &marker))?;
+        let place = self.place(&staged, key)?;
+        if let Some(alias) = key.alias() {
+            let path = self.shared.root.join(ALIASES).join(alias);
+            self.shared.retrying(|| write_atomically(&path, key.as_str().as_bytes()))?;
+        }
+        self.shared.remember(&place);
+        self.shared.gauges.trees.fetch_add(1, Ordering::Relaxed);
+        self.shared.gauges.bytes.fetch_add(size.bytes, Ordering::Relaxed);
+        let tree = Tree::of(&place, Some(file), &self.shared).map_err(StoreError::io("read", &place))?;
+        tree.ok_or_else(|| {
+            StoreError::io("read", &place)(io::Error::new(io::ErrorKind::NotFound, "it was removed at once"))
+        })
+    }
+
+    /// The rename. Returns the generation's folder.
+    fn place(&self, staged: &Path, key: &TreeKey) -> Result<PathBuf, StoreError> {
+        let folder = self.shared.trees().join(key.as_str());
+        let random = unique_name()?;
+        self.shared.retrying(|| {
+            // The folder of a key goes when it is empty, so it may do so right now: then this is tried again.
+            root::open_dir(&folder).map_err(StoreError::io("create the folder", &folder))?;
+            let names = names_in(&folder)?;
+            let place = folder.join(generation::next_name(names.iter().map(String::as_str), &random));
+            fs::rename(staged, &place).map_err(StoreError::io("publish", &place))?;
+            Ok(place)
+        })
+    }
+
+    /// Takes a tree out of use at once, for every process; its files go when nobody has it leased any more. One that is gone
+    /// already, or lies in a base store, is left as it is.
+    pub fn retire(&self, tree: &Tree) -> Result<(), StoreError> {
+        if tree.is_of_base_store() {
+            return Ok(());
+        }
+        match fs::remove_file(tree.marker()) {
+            Err(error) if !is_missing(&error) => Err(StoreError::io("retire", tree.marker())(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether [`Store::check`] would look at a tree.
+    pub fn needs_check(&self, tree: &Tree) -> bool {
+        let checked = self.shared.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        !tree.is_of_base_store() && !checked.contains(tree.generation())
+    }
+
+    /// Compares a tree with what was published, once per process; what another process may have left damaged is retired. Says
+    /// what is wrong. Blocks for some µs per file: meant for a background thread.
+    pub fn check(&self, tree: &Tree) -> Option<String> {
+        let generation = tree.generation();
+        if tree.is_of_base_store() || !self.shared.remember(generation) {
+            return None;
+        }
+        let difference = contents::difference(tree.dir(), &generation.join(LIST_FILE))?;
+        // Gone as a whole, or retired by somebody else, is no damage.
+        if !tree.is_alive() {
+            return None;
+        }
+        if let Err(error) = self.retire(tree) {
+            return Some(format!("{difference}; {error}"));
+        }
+        Some(difference)
+    }
+
+    /// Removes generations that are of no use any more, then the least recently used ones while all of them take more than
+    /// `max_bytes`; leased ones never. Also what is left of locks and empty folders. Blocks: meant for a background thread.
+    ///
+    /// While another process does it, nothing.
+    pub fn make_room(&self, max_bytes: u64) -> Result<RoomReport, StoreError> {
+        let path = self.shared.locks().join(ROOM_LOCK);
+        let lock =
+            self.shared.retrying(|| PathLock::try_new(&path).map_err(StoreError::io("lock", &path)))?;
+        let Some(_lock) = lock else { return Ok(RoomReport::default()) };
+        let plan = evict::plan(self.entries()?);
+        let mut report = RoomReport::default();
+        for entry in &plan.useless {
+            report.useless += usize::from(self.remove(entry)?);
+        }
+        let mut left = plan.oldest_first.len() as u64;
+        report.bytes = plan.oldest_first.iter().map(|entry| entry.bytes).sum();
+        for entry in &plan.oldest_first {
+            if report.bytes <= max_bytes {
+                break;
+            }
+            if self.remove(entry)? {
+                report.evicted += 1;
+                report.bytes -= entry.bytes;
+                left -= 1;
+            }
+        }
+        self.shared.gauges.trees.store(left, Ordering::Relaxed);
+        self.shared.gauges.bytes.store(report.bytes, Ordering::Relaxed);
+        self.shared.gauges.evictions.fetch_add(report.evicted as u64, Ordering::Relaxed);
+        self.tidy();
+        Ok(report)
+    }
+
+    /// What is known of the store without looking.
+    pub fn usage(&self) -> Usage {
+        let gauges = &self.shared.gauges;
+        Usage {
+            trees: gauges.trees.load(Ordering::Relaxed),
+            bytes: gauges.bytes.load(Ordering::Relaxed),
+            evictions: gauges.evictions.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Every generation, those of one key together and newest first.
+    fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+        let trees = self.shared.trees();
+        let mut entries = Vec::new();
+        for key in names_in(&trees)?.into_iter().filter(|name| TreeKey::is_one(name)) {
+            let folder = trees.join(&key);
+            for name in generation::newest_first(names_in(&folder)?) {
+                entries.push(entry(&folder, key.clone(), name));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Takes a generation away if nobody uses it; its files go in the background.
+    fn remove(&self, entry: &Entry) -> Result<bool, StoreError> {
+        let dir = self.shared.trees().join(&entry.key).join(&entry.generation);
+        let lock = match lock::seize(&dir.join(LEASE_FILE)).map_err(StoreError::io("lock", &dir))? {
+            Seized::InUse => return Ok(false),
+            Seized::NoFile => None,
+            Seized::Held(file) => Some(file),
+        };
+        let trash = self.shared.folder("trash").join(unique_name()?);
+        let moved = self
+            .shared
+            .retrying(|| fs::rename(&dir, &trash).map_err(StoreError::io("remove the tree", &dir)));
+        let gone = match moved {
+            Ok(()) => trash,
+            Err(error) if error.is_missing() => return Ok(false),
+            // A folder from a lower layer of an overlay cannot be moved. Without its marker it is nothing, too.
+            Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::CrossesDevices => {
+                let marker = dir.join(MARKER_FILE);
+                fs::remove_file(&marker).map_err(StoreError::io("retire", &marker))?;
+                dir
+            }
+            Err(error) => return Err(error),
+        };
+        self.shared.janitor.submit(Job { dir: gone, lock });
+        Ok(true)
+    }
+
+    /// Locks that killed processes left, and folders of keys without a generation.
+    fn tidy(&self) {
+        let locks = self.shared.locks();
+        for name in names_in(&locks).unwrap_or_default().iter().filter(|name| TreeKey::is_one(name)) {
+            // Dropping the lock removes the file.
+            let _ = PathLock::try_new(&locks.join(name));
+        }
+        let trees = self.shared.trees();
+        for name in names_in(&trees).unwrap_or_default().iter().filter(|name| TreeKey::is_one(name)) {
+            // Fails where there is a generation.
+            let _ = fs::remove_dir(trees.join(name));
+        }
+        let aliases = self.shared.root.join(ALIASES);
+        for name in names_in(&aliases).unwrap_or_default() {
+            let path = aliases.join(name);
+            if fs::read_to_string(&path).is_ok_and(|key| !trees.join(key).exists()) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// The folder of the generations of `key`, by its name or, where there is none of that name, by its alias.
+pub(super) fn folder_of(root: &Path, key: &TreeKey) -> Result<Option<PathBuf>, StoreError> {
+    let folder = root.join("trees").join(key.as_str());
+    if folder.is_dir() {
+        return Ok(Some(folder));
+    }
+    let alias = root.join(ALIASES).join(key.as_str());
+    match fs::read_to_string(&alias) {
+        Ok(name) => Ok(TreeKey::is_one(&name).then(|| root.join("trees").join(name))),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(StoreError::io("read", alias)(error)),
+    }
+}
+
+impl Shared {
+    pub(super) fn trees(&self) -> PathBuf {
+        self.root.join("trees")
+    }
+
+    pub(super) fn locks(&self) -> PathBuf {
+        self.root.join("locks")
+    }
+
+    /// Whether the generation was not known before.
+    fn remember(&self, generation: &Path) -> bool {
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if checked.len() >= MAX_REMEMBERED_TREES {
+            checked.clear();
+        }
+        checked.insert(generation.to_owned())
+    }
+}
+
+/// What can be told of a generation without locking it.
+fn entry(folder: &Path, key: String, generation: String) -> Entry {
+    let dir = folder.join(&generation);
+    let marker = read_marker(&dir.join(MARKER_FILE));
+    let last_used = fs::symlink_metadata(dir.join(LEASE_FILE)).and_then(|lease| lease.modified());
+    Entry {
+        key,
+        generation,
+        bytes: marker.as_ref().map_or(0, |marker| marker.bytes),
+        last_used: last_used.unwrap_or(UNIX_EPOCH),
+        complete: marker.is_some(),
+    }
+}
+
+fn read_marker(path: &Path) -> Option<Marker> {
+    let length = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?.len();
+    (length <= MAX_MARKER_BYTES).then(|| serde_json::from_slice(&fs::read(path).ok()?).ok())?
+}
+
+/// The names in a folder; none when it is not there.
+pub(super) fn names_in(folder: &Path) -> Result<Vec<String>, StoreError> {
+    let names = fs::read_dir(folder).and_then(|entries| {
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    });
+    match names {
+        Err(error) if is_missing(&error) => Ok(Vec::new()),
+        other => other.map_err(StoreError::io("read the folder", folder)),
+    }
+}
+
+/// Writes the use of a tree down: the time of change of its lease file.
+pub(super) fn stamp(lease: &Lease, now: SystemTime) {
+    let Some(file) = &lease.file else { return };
+    if let Err(error) = file.set_modified(now) {
+        tracing::debug!(target: NATIVE, error = %error, "Failed to note the use of a tree");
+    }
+}

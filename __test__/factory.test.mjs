@@ -51,11 +51,18 @@ test('sessions run their own calls and can be closed at any time', async () => {
 test('cleanup() waits for what runs, rejects what waits, and the factory works on', async () => {
   const { SandboxExecutorFactory: Factory } = surface();
   const factory = new Factory();
-  const slow = tool('() => new Promise((done) => setTimeout(done, 700, "finished"))', { sandbox: { vcpus: 1 } });
-  const calls = [1, 2, 3].map(() => factory.executeFunctionTool('t', {}, slow));
+  const slow = tool('() => { console.log("runs"); return new Promise((done) => setTimeout(done, 700, "finished")); }', {
+    sandbox: { vcpus: 1 },
+  });
+  let runs = false;
+  const onLogs = () => {
+    runs = true;
+  };
+  const calls = [1, 2, 3].map(() => factory.executeFunctionTool('t', {}, slow, { onLogs }));
   for (const call of calls) call.catch(() => {});
   const native = new (surface().NativeSandboxExecutor)();
   await until(() => native.getExecutionStats().vcpu_1?.queueLength === 2, 5000, 'two calls wait');
+  await until(() => runs, 5000, 'one runs');
   await Promise.all([factory.cleanup(), factory.cleanup()]);
   const settled = await Promise.allSettled(calls);
   const finished = settled.filter(({ status }) => status === 'fulfilled');

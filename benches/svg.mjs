@@ -15,7 +15,7 @@ const FEWEST_FOR_A_HILL = 30;
 const HILL_POINTS = 240;
 /** Smoothing of a hill at the least, in powers of ten: about the width of its line. */
 const LEAST_BANDWIDTH = 0.006;
-/** Beyond this many, dots of one side would cover each other. */
+/** Between the labels of two medians. */
 const LABEL_GAP = 8;
 
 const SIDES = {
@@ -89,19 +89,17 @@ function band({ title, sides, ratio }, scale, top) {
   const ground = top + HILL + 18;
   const words = wrapped(title, 32);
   const named = words.map((part, at) => text(24, top + 38 + at * 17, part, 'font-size="13.5" fill="#111827"'));
-  const faster = ratio
-    ? [
-        text(
-          24,
-          top + 38 + words.length * 17 + 2,
-          `${short(ratio)}× faster`,
-          'font-size="12.5" font-weight="600" fill="#0f766e"'
-        ),
-      ]
-    : [];
+  const compared = comparison(ratio, top + 38 + words.length * 17 + 2);
   const floor = `<line x1="${LEFT}" y1="${ground}" x2="${WIDTH - RIGHT}" y2="${ground}" stroke="#9ca3af"/>`;
   const shapes = Object.entries(sides).map(([side, { samples }]) => shape(samples, scale, ground, SIDES[side].color));
-  return [floor, ...shapes, ...named, ...faster, ...medians(sides, scale, ground)];
+  return [floor, ...shapes, ...named, ...compared, ...medians(sides, scale, ground)];
+}
+
+function comparison(ratio, y) {
+  if (!ratio) return [];
+  const faster = ratio >= 1;
+  const words = faster ? `${short(ratio)}× faster` : `${short(1 / ratio)}× slower`;
+  return [text(24, y, words, `font-size="12.5" font-weight="600" fill="${faster ? '#0f766e' : '#6b7280'}"`)];
 }
 
 /** A hill of the density where there are samples enough, dots where not. */

@@ -30,10 +30,12 @@ export class Host {
   #nextId = 1;
   #stderr = '';
   #closed;
+  #onEnd;
 
   /** @returns {Promise<Host>} once the side is loaded */
-  static async start({ side, file, node, folder, env }) {
+  static async start({ side, file, node, folder, env, onEnd }) {
     const host = new Host(side, file, node, folder, env);
+    host.#onEnd = onEnd;
     Object.assign(host, await host.ask('ready'));
     return host;
   }
@@ -73,6 +75,8 @@ export class Host {
   }
 
   async end() {
+    // One that died has told why already, to whom it failed.
+    if (living.has(this.#child)) await this.ask('metrics').then(this.#onEnd, () => {});
     this.#child.stdin.end();
     await this.#closed;
   }

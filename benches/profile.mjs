@@ -9,6 +9,7 @@
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { parseArgs } from 'node:util';
+import { rungsText } from './report.mjs';
 import { short, summary } from './stats.mjs';
 import { configOf, TOOLS } from './tools.mjs';
 
@@ -21,7 +22,7 @@ const RECORDS = {
   'Executing function tool': 'permitted',
 };
 
-/** From one moment to the next. A worker that was up before the call has no start of its own in it. */
+/** From one moment to the next; those between which a moment is not known to all calls become one. */
 const PHASES = [
   ['begun', 'handedOver', "the host's own thread: JSON, and over to the core"],
   ['handedOver', 'asked', 'check of source and dependencies'],
@@ -48,8 +49,8 @@ const now = () => Number(process.hrtime.bigint()) / NS_PER_MS;
 /** The tool, telling its times. */
 function observed(code) {
   return `async (args) => {
-    const began = Number(process.hrtime.bigint()) / 1e6;
     const upForMs = performance.now();
+    const began = Number(process.hrtime.bigint()) / 1e6;
     const bootMs = performance.nodeTiming.bootstrapComplete;
     const answer = await (${code})(args);
     return { answer, began, upForMs, bootMs, ended: Number(process.hrtime.bigint()) / 1e6 };
@@ -92,10 +93,14 @@ function limit(ms, what) {
   return { promise, cancel: () => clearTimeout(timer) };
 }
 
+/**
+ * A process that was up before the call has no start in it; one that was forked tells of its parent's boot, which is
+ * longer than its own life so far.
+ */
 function workersOwn({ began, ended, upForMs, bootMs }, begun) {
   const up = began - upForMs;
-  const moments = { toolBegan: began, toolEnded: ended };
-  return up > begun ? { ...moments, processUp: up, booted: up + bootMs } : moments;
+  const own = up > begun && bootMs <= upForMs;
+  return { toolBegan: began, toolEnded: ended, ...(own && { processUp: up, booted: up + bootMs }) };
 }
 
 /** Times between neighbouring moments that all calls have. */
@@ -138,6 +143,7 @@ async function main() {
   const url = `http://127.0.0.1:${server.address().port}/`;
 
   const records = {};
+  const workers = () => NativeSandboxExecutor.getInstance().getMetrics().counters.workers;
   const series = async (number, plain) => {
     const calls = [];
     for (let n = 0; n < number; n += 1) {
@@ -151,14 +157,15 @@ async function main() {
     if (RECORDS[message]) records.current[RECORDS[message]] = now();
   };
   setLogger({ level: 'debug', debug: record, info() {}, warn() {}, error() {} });
+  const before = workers();
   const calls = await series(count, false);
+  const rungs = rungsText(workers(), before);
   setLogger(null);
   server.closeAllConnections();
   server.close();
 
-  const { rung } = NativeSandboxExecutor.getInstance().getMetrics();
   const whole = (of) => summary(of.map(({ begun, answered }) => answered - begun));
-  print(`${options.tool}, ${count} calls one after the other, Node ${process.version}, rung ${rung}`, [
+  print(`${options.tool}, ${count} calls one after the other, Node ${process.version}; workers: ${rungs}`, [
     ...phases(calls),
     { title: 'from the call to its answer', ...whole(calls) },
     { title: 'the same, unobserved', ...whole(unobserved) },

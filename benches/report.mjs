@@ -14,7 +14,9 @@ export function table(lines) {
       .join('  ')
       .trimEnd();
   const rule = widths.map((width) => '─'.repeat(width)).join('  ');
-  const notes = lines.flatMap(({ id, notes = [] }) => notes.map((note) => `  ${id}: ${note}`));
+  const notes = lines.flatMap(({ id, notes = [], workers }) =>
+    [...notes, `workers: ${rungsText(workers)}`].map((note) => `  ${id}: ${note}`)
+  );
   return [text(rows[0]), rule, ...rows.slice(1).map(text), ...(notes.length ? ['', 'Notes', ...notes] : [])].join('\n');
 }
 
@@ -59,7 +61,19 @@ export function preamble({ machine, versions, start, quick }) {
     `node      ${versions.node} (${versions.nodeOrigin}), npm ${versions.npm}`,
     `package   native-sandbox-executor ${versions.package}, ${versions.build}`,
     `original  ${versions.original}`,
-    `start     rung ${start.rung}, tier ${start.tier}${start.refused ? `; not used: ${start.refused}` : ''}`,
+    `start     workers by rung: ${start.rung}; tier ${start.tier}${start.refused ? `; not used: ${start.refused}` : ''}`,
     ...(quick ? ['', '--quick: few samples, for function only. These are no figures to show.'] : []),
   ].join('\n');
+}
+
+/**
+ * Which rungs served, by the count of workers: a rung that is available is not yet the one that a call got.
+ * @param {Record<string, number>} workers
+ * @param {Record<string, number>} before the count at an earlier time
+ */
+export function rungsText(workers, before = {}) {
+  const used = Object.entries(workers)
+    .map(([rung, count]) => [rung, count - (before[rung] ?? 0)])
+    .filter(([, count]) => count > 0);
+  return used.map(([rung, count]) => `${rung} ${count}`).join(', ') || 'none';
 }

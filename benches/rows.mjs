@@ -176,7 +176,6 @@ async function warm(bench, id, title, tool, factor, target, args) {
       await quiet(hosts[side].pid);
       return hosts[side].ask('calls', { tool, args, count });
     });
-    await bench.remember(hosts.ours);
     return timesOf(bench, { id, title, factor, target, results });
   });
 }

@@ -16,6 +16,7 @@
 // Ends with 1 when a row broke or an answer of this package was wrong; a missed target is told, and is no failure.
 
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -24,9 +25,11 @@ import { installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, seconds
 import { defaultCache, node22, ORIGINAL, original } from './cache.mjs';
 import { Host } from './hosts.mjs';
 import { facts } from './machine.mjs';
-import { preamble, table } from './report.mjs';
+import { preamble, rungsText, table } from './report.mjs';
 import { ROWS } from './rows.mjs';
 import { latencies } from './svg.mjs';
+
+const { platformArchAbi } = createRequire(import.meta.url)('../lib/platform.js');
 
 const NAMES = { ours: 'this package', original: 'the original' };
 const RESULTS = join(ROOT, 'bench-results');
@@ -69,6 +72,7 @@ class Bench {
   #quick;
   #start;
   #folders = 0;
+  #workers = {};
 
   constructor({ node, files, quick, start, scratch }) {
     this.node = node;
@@ -109,12 +113,23 @@ class Bench {
     const text = Object.fromEntries(
       Object.entries({ ...env, ...forced }).map(([name, value]) => [name, String(value)])
     );
-    return Host.start({ side, file: this.#files[side], node: this.node.path, folder, env: text });
+    const onEnd = side === 'ours' ? (about) => this.#told(about) : undefined;
+    return Host.start({ side, file: this.#files[side], node: this.node.path, folder, env: text, onEnd });
   }
 
-  /** Notes what a host of ours says about itself; after calls were made, as rungs are probed at first use. */
-  async remember(host) {
-    this.about = await host.ask('metrics');
+  /** Notes what a host of ours says about itself at its end. */
+  #told(about) {
+    this.about = about;
+    for (const [rung, count] of Object.entries(about.metrics.counters.workers)) {
+      this.#workers[rung] = (this.#workers[rung] ?? 0) + count;
+    }
+  }
+
+  /** The workers that ours started since this was asked last, by rung. */
+  takeWorkers() {
+    const taken = this.#workers;
+    this.#workers = {};
+    return taken;
   }
 
   /** Removes what the hosts of a row left. */
@@ -142,7 +157,7 @@ async function prepared(options) {
     nodeOrigin: node.origin,
     npm: output('npm', ['--version'], { env: { PATH: [dirname(node.path), process.env.PATH].join(delimiter) } }).trim(),
     package: JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')).version,
-    build: options['no-build'] ? 'as found (--no-build: perhaps not the release build)' : 'release build',
+    build: builtAs(),
     original: originalIs,
   };
   return { machine, node, files, versions };
@@ -157,15 +172,21 @@ async function build() {
   if (!(await runSteps(steps))) throw new StepFailed('The build failed.');
 }
 
+/** A debug build carries debug information, a release build does not: its figures must never pass for real ones. */
+function builtAs() {
+  const addon = readFileSync(join(ROOT, `native-sandbox-executor.${platformArchAbi()}.node`));
+  return addon.includes('.debug_info') ? 'DEBUG BUILD: these are no figures to show' : 'release build';
+}
+
 async function measure(bench, rows) {
   const lines = [];
   for (const { id, measure: act } of rows) {
     const began = performance.now();
     try {
-      lines.push(await act(bench));
+      lines.push({ ...(await act(bench)), workers: bench.takeWorkers() });
     } catch (error) {
       bench.fault(`${id} broke: ${error.stack}`);
-      lines.push({ id, title: id, error: error.message });
+      lines.push({ id, title: id, error: error.message, workers: bench.takeWorkers() });
     } finally {
       bench.clean();
     }
@@ -174,25 +195,20 @@ async function measure(bench, rows) {
   return lines;
 }
 
-/** Rung and tier, as the package itself names them. */
-async function startOf(bench) {
-  if (!bench.about) await askOnce(bench);
+/** The rungs that served in all rows, and the tier, as the package itself names it. */
+function startOf(bench, lines) {
+  if (!bench.about) throw new StepFailed('No host process of this package told about itself: nothing was measured.');
   const { metrics, isolation } = bench.about;
-  const words = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
-  const refused = [metrics.rungsNotUsed, metrics.withoutLauncher].filter((one) => one?.length);
+  const all = {};
+  for (const { workers } of lines) {
+    for (const [rung, count] of Object.entries(workers)) all[rung] = (all[rung] ?? 0) + count;
+  }
+  const refused = [...(metrics.rungsNotUsed ?? []), metrics.withoutLauncher].filter(Boolean);
   return {
-    rung: words(metrics.rung ?? metrics.rungs),
+    rung: rungsText(all),
     tier: isolation.tier,
-    refused: refused.map(words).join('; '),
+    refused: refused.map((one) => (typeof one === 'string' ? one : JSON.stringify(one))).join('; '),
   };
-}
-
-async function askOnce(bench) {
-  const host = await bench.start('ours');
-  await host.ask('calls', { tool: 'trivial', count: 1 });
-  await bench.remember(host);
-  await host.end();
-  bench.clean();
 }
 
 function write(path, text) {
@@ -204,7 +220,7 @@ function write(path, text) {
 function picture(lines, { machine, versions, start }) {
   return latencies(lines, {
     title: 'Time of one call',
-    subtitle: `Node ${versions.node.slice(1)}, ${machine.cpu}, ${machine.cores} cores; rung ${start.rung}, tier ${start.tier}; original: ${versions.original}`,
+    subtitle: `Node ${versions.node.slice(1)}, ${machine.cpu}, ${machine.cores} cores; workers: ${start.rung}; tier ${start.tier}; original: ${versions.original}`,
   });
 }
 
@@ -219,7 +235,7 @@ async function main() {
 
   const bench = new Bench({ node, files, quick, start: chosenOptions.start, scratch });
   const lines = await measure(bench, chosenOptions.rows);
-  const about = { machine, versions, start: await startOf(bench), quick };
+  const about = { machine, versions, start: startOf(bench, lines), quick };
   console.log(`\n${preamble(about)}\n\n${table(lines)}\n`);
   write(
     join(RESULTS, `${name}.json`),

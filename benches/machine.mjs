@@ -15,8 +15,13 @@ export function facts() {
     cores: availableParallelism(),
     memoryGiB: Math.round(totalmem() / 2 ** 30),
     kernel: `${release()} (${version()})`,
-    loadAverageAtStart: loadavg().map((value) => Number(value.toFixed(2))),
+    loadAverageAtStart: loadAverage(),
   };
+}
+
+/** Of the last 1, 5 and 15 minutes. */
+export function loadAverage() {
+  return loadavg().map((value) => Number(value.toFixed(2)));
 }
 
 /** Fields of /proc/<pid>/stat from the third on, or nothing when the process is gone. */
@@ -96,4 +101,17 @@ export async function quiet(root, { processes = 0, over = () => false } = {}) {
     await delay(POLL_MS);
   }
   return false;
+}
+
+/**
+ * Whether a 64-bit little-endian ELF file has a section of this name. Its text alone does not tell: whoever reads
+ * backtraces has the names of sections among its strings.
+ */
+export function hasSection(file, name) {
+  if (file.readUInt32BE(0) !== 0x7f454c46) throw new Error('not an ELF file');
+  const [table, size, names] = [Number(file.readBigUInt64LE(0x28)), file.readUInt16LE(0x3a), file.readUInt16LE(0x3e)];
+  const strings = table + names * size;
+  const start = Number(file.readBigUInt64LE(strings + 0x18));
+  const end = start + Number(file.readBigUInt64LE(strings + 0x20));
+  return file.subarray(start, end).toString('latin1').split('\0').includes(name);
 }

@@ -54,10 +54,10 @@ function verdict(met) {
 
 /** What was measured, with what, where: said above the table, as figures mean nothing without it. */
 export function preamble({ machine, versions, start, quick }) {
-  const { cpu, cores, memoryGiB, kernel, loadAverageAtStart } = machine;
+  const { cpu, cores, memoryGiB, kernel, loadAverageAtStart, loadAverageAtEnd } = machine;
   return [
     `machine   ${cpu}, ${cores} cores, ${memoryGiB} GiB, Linux ${kernel}`,
-    `load      ${loadAverageAtStart.join(' ')} at the start${loadAverageAtStart[0] > cores / 4 ? ' - NOT QUIET: mind the figures' : ''}`,
+    `load      ${loadAverageAtStart.join(' ')} at the start, ${loadAverageAtEnd.join(' ')} at the end (the bench itself makes some)${loadAverageAtStart[0] > cores / 4 ? ' - NOT QUIET AT THE START: mind the figures' : ''}`,
     `node      ${versions.node} (${versions.nodeOrigin}), npm ${versions.npm}`,
     `package   native-sandbox-executor ${versions.package}, ${versions.build}`,
     `original  ${versions.original}`,

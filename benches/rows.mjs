@@ -5,7 +5,7 @@
 import { execFileSync } from 'node:child_process';
 import { closeSync, fstatSync, mkdirSync, openSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { output } from '../scripts/steps.mjs';
 import { memoryBelow, quiet } from './machine.mjs';
@@ -38,13 +38,13 @@ const LOOP_CALLERS = 64;
 const TREE_FOLDERS = 200;
 const IDLE_MS = 3000;
 const LOOP_LOAD_MIN_MS = 3000;
-const REMOVAL_LIMIT_MS = 30_000;
-const REMOVAL_NUDGE_MS = 5000;
+const REMOVAL_LIMIT_MS = 60_000;
+const REMOVAL_NUDGE_MS = 10_000;
 /** The tree's files are some 20 MB: the sweep, or the size limit, has a reason to remove it, whichever does. */
 const TREE_FILE_BYTES = 1024;
 const LOOP_ENV = {
   AGENTS_FUNCTION_TOOL_SANDBOX_MAX_USE_COUNT: NEVER,
-  AGENTS_FUNCTION_TOOL_SANDBOX_POOL_TTL_MS: 4000,
+  AGENTS_FUNCTION_TOOL_SANDBOX_POOL_TTL_MS: 8000,
   AGENTS_FUNCTION_TOOL_SANDBOX_CLEANUP_INTERVAL_MS: 500,
   AGENTS_FUNCTION_TOOL_SANDBOX_STORE_MAX_BYTES: 8 * MIB,
 };
@@ -400,6 +400,7 @@ async function delayOf(bench, side, big, small) {
     };
     await faultless(host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS }));
     await faultless(host.ask('calls', { tool: 'trivial', count: 1, dependencies: big }));
+    await quiet(host.pid);
     const tree = watchedTree(folder, 'bench-many-files');
     try {
       await host.ask('watch');
@@ -439,22 +440,36 @@ async function removal(host, tree, small) {
  * tells when a removal that goes on in the background has ended.
  */
 function watchedTree(root, name) {
-  const place = readdirSync(root, { recursive: true, withFileTypes: true }).find(
-    (entry) => entry.isDirectory() && entry.name === name && entry.parentPath.endsWith('node_modules')
+  const open = places(root, name).flatMap((folder) =>
+    foldersIn(folder).map((entry) => openSync(join(folder, entry.name), 'r'))
   );
-  if (!place) throw new Error(`${name} was not installed below ${root}`);
-  const folder = join(place.parentPath, name);
-  const open = readdirSync(folder, { withFileTypes: true })
-    .filter((entry) => entry.isDirectory())
-    .map((entry) => openSync(join(folder, entry.name), 'r'));
-  const gone = () => open.filter((fd) => fstatSync(fd).nlink === 0).length;
-  return {
-    removed: () => gone() === open.length,
-    untouched: () => gone() === 0,
-    close: () => {
-      for (const fd of open) closeSync(fd);
-    },
+  const close = () => {
+    for (const fd of open) closeSync(fd);
   };
+  if (open.length < TREE_FOLDERS) {
+    close();
+    throw new Error(`${name} was not installed below ${root}: ${open.length} of its ${TREE_FOLDERS} folders are there`);
+  }
+  const gone = () => open.filter((fd) => fstatSync(fd).nlink === 0).length;
+  return { removed: () => gone() === open.length, untouched: () => gone() === 0, close };
+}
+
+/** Every `node_modules/<name>` below a folder; links are not followed. */
+function places(folder, name) {
+  return foldersIn(folder).flatMap((entry) => {
+    const path = join(folder, entry.name);
+    return entry.name === name && basename(folder) === 'node_modules' ? [path] : places(path, name);
+  });
+}
+
+/** Folders in a folder: none when it is gone meanwhile, as those of calls that ended are. */
+function foldersIn(folder) {
+  try {
+    return readdirSync(folder, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  } catch (error) {
+    if (error.code === 'ENOENT') return [];
+    throw error;
+  }
 }
 
 function writeTree(folder, files) {

@@ -9,7 +9,8 @@
 //   --start <rung>     forces a way of starting workers
 //   --node <path>      the Node of both sides; without it, a Node 22
 //   --name <name>      of the report: bench-results/<name>.json (default: latest)
-//   --svg <path>       of the picture (default: bench-results/latency.svg)
+//   --results <folder> of the report and the picture (default: bench-results)
+//   --svg <path>       of the picture (default: latency.svg among the results)
 //   --cache <folder>   where the original is kept; about 620 MB
 //   --no-build         measures what is built already
 //
@@ -24,7 +25,7 @@ import { buildSteps } from '../scripts/build.mjs';
 import { installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, seconds } from '../scripts/steps.mjs';
 import { defaultCache, node22, ORIGINAL, original } from './cache.mjs';
 import { Host } from './hosts.mjs';
-import { facts } from './machine.mjs';
+import { facts, hasSection, loadAverage } from './machine.mjs';
 import { preamble, rungsText, table } from './report.mjs';
 import { ROWS } from './rows.mjs';
 import { latencies } from './svg.mjs';
@@ -32,7 +33,6 @@ import { latencies } from './svg.mjs';
 const { platformArchAbi } = createRequire(import.meta.url)('../lib/platform.js');
 
 const NAMES = { ours: 'this package', original: 'the original' };
-const RESULTS = join(ROOT, 'bench-results');
 
 function options() {
   const flag = { type: 'boolean', default: false };
@@ -46,7 +46,8 @@ function options() {
       start: word,
       node: word,
       name: { ...word, default: 'latest' },
-      svg: { ...word, default: join(RESULTS, 'latency.svg') },
+      results: { ...word, default: join(ROOT, 'bench-results') },
+      svg: word,
       cache: { ...word, default: defaultCache() },
       'no-build': flag,
     },
@@ -174,8 +175,8 @@ async function build() {
 
 /** A debug build carries debug information, a release build does not: its figures must never pass for real ones. */
 function builtAs() {
-  const addon = readFileSync(join(ROOT, `native-sandbox-executor.${platformArchAbi()}.node`));
-  return addon.includes('.debug_info') ? 'DEBUG BUILD: these are no figures to show' : 'release build';
+  const addon = join(ROOT, `native-sandbox-executor.${platformArchAbi()}.node`);
+  return hasSection(readFileSync(addon), '.debug_info') ? 'DEBUG BUILD: these are no figures to show' : 'release build';
 }
 
 async function measure(bench, rows) {
@@ -226,7 +227,7 @@ function picture(lines, { machine, versions, start }) {
 
 async function main() {
   const chosenOptions = options();
-  const { quick, name, svg } = chosenOptions;
+  const { quick, name, results, svg = join(results, 'latency.svg') } = chosenOptions;
   const { machine, node, files, versions } = await prepared(chosenOptions);
   const scratch = mkdtempSync(join(tmpdir(), 'nse-bench-'));
   // Workers may run under other users.
@@ -235,10 +236,11 @@ async function main() {
 
   const bench = new Bench({ node, files, quick, start: chosenOptions.start, scratch });
   const lines = await measure(bench, chosenOptions.rows);
+  machine.loadAverageAtEnd = loadAverage();
   const about = { machine, versions, start: startOf(bench, lines), quick };
   console.log(`\n${preamble(about)}\n\n${table(lines)}\n`);
   write(
-    join(RESULTS, `${name}.json`),
+    resolve(results, `${name}.json`),
     `${JSON.stringify({ ...about, date: new Date().toISOString(), lines }, null, 1)}\n`
   );
   const shown = lines.filter(({ plot }) => plot);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
@@ -25,7 +25,7 @@ use crate::{
     log::{self, CALL_SINK, NATIVE, SinkId},
     pool::Lease,
     process::ExitStatus,
-    queue::{self, Permit, Vcpus},
+    queue::{self, Acquire, Permit, Vcpus},
     source::{self, Prepared, Runtime},
     start::{Breed, Ladder as _, Verdict, Worker, WorkerSpec},
     store::RunFolder,
@@ -82,7 +82,7 @@ struct Request {
     #[serde(default)]
     dependencies: BTreeMap<String, String>,
     #[serde(default)]
-    sandbox_config: Value,
+    sandbox_config: Option<Box<RawValue>>,
     timeout_ms: Option<f64>,
     vcpus: Option<f64>,
     runtime: Option<String>,
@@ -159,19 +159,29 @@ impl Executor {
         done: impl FnOnce(Answer) + Send + 'static,
     ) {
         let began = Instant::now();
-        let host = match &self.inner.setup {
-            Ok(setup) => setup.host,
+        let setup = match &self.inner.setup {
+            Ok(setup) => setup,
             Err(error) => {
                 let error = error.clone();
                 tracing::error!(target: NATIVE, code = %error.code, error = %error, "Invalid sandbox executor configuration");
                 return done(Err(error));
             }
         };
+        let request: Request = match serde_json::from_str(&request) {
+            Ok(request) => request,
+            Err(error) => {
+                let text = format!("the call cannot be read: {error}");
+                return done(Err(SandboxError::new(Code::InvalidConfig, Phase::Validate, text)));
+            }
+        };
         let state = Arc::new(CallState::new());
         self.inner.calls().insert(call_id, Arc::clone(&state));
+        // Here and not in the task: tasks of calls made one after the other run in any order.
+        let place = setup.place(&request);
         let (settle, settled) = oneshot::channel();
         let inner = Arc::clone(&self.inner);
-        let life = async move { inner.life(&request, args_json, events, &state, settle).await };
+        let life = async move { inner.life(&request, place, args_json, events, &state, settle).await };
+        let host = setup.host;
         host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, life)));
         let inner = Arc::clone(&self.inner);
         host.runtime().spawn(async move {
@@ -368,7 +378,8 @@ impl Inner {
 
     async fn life(
         &self,
-        request: &str,
+        request: &Request,
+        place: Acquire,
         args_json: Option<String>,
         events: Option<Arc<dyn CallEvents>>,
         state: &CallState,
@@ -376,19 +387,11 @@ impl Inner {
     ) {
         // `execute` lets no call in without a setup.
         let Ok(setup) = &self.setup else { return };
-        let request: Request = match serde_json::from_str(request) {
-            Ok(request) => request,
-            Err(error) => {
-                let text = format!("the call cannot be read: {error}");
-                let _ = settle.send(Err(SandboxError::new(Code::InvalidConfig, Phase::Validate, text)));
-                return;
-            }
-        };
-        match setup.begin(&request, args_json, state).await {
+        match setup.begin(request, place, args_json, state).await {
             Err(error) => {
                 let _ = settle.send(Err(error));
             }
-            Ok((worker, running)) => setup.finish(&request, worker, running, events, state, settle).await,
+            Ok((worker, running)) => setup.finish(request, worker, running, events, state, settle).await,
         }
     }
 }
@@ -398,11 +401,12 @@ impl Setup {
     async fn begin(
         &self,
         request: &Request,
+        place: Acquire,
         args_json: Option<String>,
         state: &CallState,
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
-        let permit = state.unless_cancelled(Phase::Queue, self.permit(request)).await??;
+        let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
         let run = Self::run_folder(&lease)?;
         state.start()?;
@@ -425,14 +429,18 @@ impl Setup {
         prepared.map_err(|error| SandboxError::new(Code::InvalidSource, Phase::Validate, error.message))
     }
 
-    async fn permit(&self, request: &Request) -> Result<Permit, SandboxError> {
-        let vcpus = Vcpus::new(request.vcpus);
-        let place = self.host.queue().acquire(queue::Request {
-            vcpus,
+    /// A place in the queue, taken at once.
+    fn place(&self, request: &Request) -> Acquire {
+        self.host.queue().acquire(queue::Request {
+            vcpus: Vcpus::new(request.vcpus),
             tool_id: Arc::clone(&request.tool_id),
             max_concurrent: self.settings.max_concurrent,
             max_wait: self.settings.queue_wait,
-        });
+        })
+    }
+
+    async fn permit(&self, request: &Request, place: Acquire) -> Result<Permit, SandboxError> {
+        let vcpus = Vcpus::new(request.vcpus);
         if log::heard(Level::DEBUG) {
             let found = place.arrival();
             if found.class_created {
@@ -444,7 +452,7 @@ impl Setup {
                 json_vcpus = %vcpus,
                 availablePermits = found.available_permits,
                 queueLength = found.queue_length,
-                json_sandboxConfig = %log::redacted(&request.sandbox_config),
+                json_sandboxConfig = %request.loggable_config(),
                 poolSize = self.host.pool().len(),
                 "Acquiring execution slot for function tool"
             );
@@ -466,7 +474,7 @@ impl Setup {
                 toolId = &*request.tool_id,
                 json_dependencies = %json!(request.dependencies),
                 dependencyHash = wanted.dependency_hash(),
-                json_sandboxConfig = %log::redacted(&request.sandbox_config),
+                json_sandboxConfig = %request.loggable_config(),
                 poolSize = self.host.pool().len(),
                 "Executing function tool"
             );
@@ -575,6 +583,13 @@ impl Setup {
 }
 
 impl Request {
+    /// `sandboxConfig` without credentials. Only ever logged, so that it is read only here, and may be of any depth.
+    fn loggable_config(&self) -> Value {
+        let raw = self.sandbox_config.as_ref().map(|config| config.get());
+        raw.and_then(|json| serde_json::from_str(json).ok())
+            .map_or(Value::Null, |config| log::redacted(&config))
+    }
+
     fn runtime(&self) -> Runtime {
         // Whatever else the text says, the original runs it as JavaScript.
         if self.runtime.as_deref() == Some("typescript") { Runtime::TypeScript } else { Runtime::Node22 }

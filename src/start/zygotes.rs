@@ -244,6 +244,7 @@ impl Zygotes {
             args: vec![
                 "--single-threaded".into(),
                 "--no-wasm-async-compilation".into(),
+                "--no-wasm-dynamic-tiering".into(),
                 spawn::heap_flag(breed),
                 scripts.zygote.into_os_string(),
                 self.library.clone().into_os_string(),

@@ -1,13 +1,17 @@
 'use strict';
 // Boots a zygote: loads what many tools need and is costly to load in a child, then waits in native code and forks.
 //
-//   node --single-threaded --no-wasm-async-compilation --max-old-space-size=N zygote.cjs <library> [<worker script>]
+//   node --single-threaded --no-wasm-async-compilation --no-wasm-dynamic-tiering --max-old-space-size=N zygote.cjs
+//     <library> [<worker script>]
+//
+// The flags keep V8 from giving tasks to worker threads, which a child does not have and would wait for at its end.
 //
 // Descriptor 3 is the control socket. What the native calls do:
 //   serve(fd, ready)  sends READY and never returns here; in each forked child it returns { role, payload, seed, pid }
-//   tryFork(f)        throws unless a forked child can run `f`
+//   tryFork(f)        throws unless a forked child can run `f` and end; true in that child
 //   refuse(fd, why)   sends REFUSED and ends the process
 //   intend(status)    the status to end with once Node gets to its tear-down; leave(status) ends at once
+//   doom()            ends once Node has printed the error that nobody handles
 //   random()          a number in [0, 1); handles(): active handles of the event loop, unreferenced ones included
 //
 // A child inherits every state that this process is in. So nothing in here opens anything, starts a thread, or fills a
@@ -173,7 +177,7 @@ let loading;
 
 /** Puts `_exit` in front of Node's tear-down, which joins threads that a child does not have; see zygote/src/exit.rs. */
 function guardExit() {
-  const { intend, leave } = native;
+  const { doom, intend, leave } = native;
   const tell = (code) => intend(Number(process.exitCode ?? code) | 0);
   const watched = (emit) =>
     function (event, code) {
@@ -190,7 +194,9 @@ function guardExit() {
   const handle = process._fatalException;
   defineHidden(process, '_fatalException', function () {
     try {
-      return apply(handle, this, arguments);
+      const handled = apply(handle, this, arguments);
+      if (!handled) doom();
+      return handled;
     } catch (error) {
       process._rawDebug(`${error?.stack ?? error}\n\nNode.js ${process.version}`);
       leave(EXIT_OF_THROWING_HANDLER);
@@ -240,7 +246,7 @@ function work(child) {
   becomeChild(child);
   seedRandom(forwarder, child.seed);
   startClock();
-  process.execArgv = process.execArgv.filter((flag) => flag !== '--single-threaded' && !flag.includes('wasm-async'));
+  process.execArgv = process.execArgv.filter((flag) => flag !== '--single-threaded' && !flag.startsWith('--no-wasm-'));
   // Touches the pages that a job will, so that the job does not wait for their copies.
   worker.warm();
   // The worker starts the clock again when its job is there: it may have waited long.
@@ -388,12 +394,24 @@ function refuse(error) {
 
 // ---- boot ---------------------------------------------------------------------------------------------------------------
 
-/** Runs some of everything that a trial child must be able to do: interpret, compile, allocate, collect. */
+/** `(module (func (export "f") (param i32) (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))` */
+const COUNTDOWN = [
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 1, 127, 0, 3, 2, 1, 0, 7, 5, 1, 1, 102, 0, 0, 10, 16, 1, 14, 0, 3, 64, 32,
+  0, 65, 1, 107, 34, 0, 13, 0, 11, 11,
+];
+/** Rounds after which V8 has long wanted a better compilation (its budget is 13 million bytes of code run). */
+const HOT_ROUNDS = 20_000_000;
+/** Garbage of 16 KiB apiece: 256 MiB in all, several times the largest young generation. */
+const GARBAGE_ARRAYS = 16_384;
+const GARBAGE_ELEMENTS = 2048;
+
+/** Runs some of everything that V8 has worker threads for: collecting, and compiling what is hot. */
 function trial() {
-  let text = '';
-  for (let i = 0; i < 20000; i++) text = `${text.slice(-64)}${i}`.replace(/1+/g, (ones) => ones.toLowerCase());
-  const objects = Array.from({ length: 20000 }, (_, i) => ({ i, text: `${i}` }));
-  if (JSON.parse(JSON.stringify(objects)).length !== 20000) throw new Error('a forked child computes wrongly');
+  let last;
+  for (let i = 0; i < GARBAGE_ARRAYS; i++) last = new Array(GARBAGE_ELEMENTS).fill(i);
+  if (last[GARBAGE_ELEMENTS - 1] !== GARBAGE_ARRAYS - 1) throw new Error('a forked child computes wrongly');
+  const countdown = new WebAssembly.Instance(new WebAssembly.Module(new Uint8Array(COUNTDOWN)));
+  countdown.exports.f(HOT_ROUNDS);
 }
 
 /** Loads what is costly to load in a child. */
@@ -415,8 +433,7 @@ async function boot() {
   await fetch('data:,');
   vm.runInNewContext('0');
   worker.warm();
-  native.tryFork(trial);
-  wait({});
+  if (!native.tryFork(trial)) wait({});
 }
 
 const forwarder = forwardRandom();

@@ -18,7 +18,7 @@ const UNKNOWN: i32 = i32::MIN;
 /// The status that `process.on('exit')` ended with.
 static INTENDED: AtomicI32 = AtomicI32::new(UNKNOWN);
 
-/// Whether the hooks are there; a fork of a fork has them already.
+/// Whether the hook is there; a fork of a fork has them already.
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
 type Callback = unsafe extern "C" fn(*mut c_void);
@@ -71,16 +71,23 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// Puts the hooks in front of the tear-down. Only in a forked child, within a call from JavaScript.
-pub(crate) fn guard(env: napi::Env, at_exit: &AtExit) {
+/// Puts the hook in front of the tear-down. Only in a forked child, within a call from JavaScript.
+pub(crate) fn guard(env: napi::Env) {
     INTENDED.store(UNKNOWN, Relaxed);
     if GUARDED.swap(true, Relaxed) {
         return;
     }
-    // SAFETY: `env` is that of the call; the callbacks take no argument.
-    unsafe {
-        napi::napi_add_env_cleanup_hook(env, drained, std::ptr::null_mut());
-        at_exit.register(failed);
+    // SAFETY: `env` is that of the call; the callback takes no argument.
+    unsafe { napi::napi_add_env_cleanup_hook(env, drained, std::ptr::null_mut()) };
+}
+
+/// An error was not handled: once Node has printed it, the process ends. Only within a call from JavaScript.
+///
+/// Not registered any earlier: Node calls these callbacks also before a process signals itself, and each but once.
+pub(crate) fn doom() {
+    if let Some(at_exit) = AtExit::find() {
+        // SAFETY: as the caller promises.
+        unsafe { at_exit.register(failed) };
     }
 }
 
@@ -107,11 +114,7 @@ unsafe extern "C" fn drained(_: *mut c_void) {
     leave(intended_or(0))
 }
 
-/// An error was not handled, which `process.on('exit')` was told; or, without that, the process is about to signal itself
-/// (`process.kill` runs these hooks when it looks as if the signal ends the process), which is to show in its status.
+/// An error was not handled, and is printed.
 unsafe extern "C" fn failed(_: *mut c_void) {
-    let status = INTENDED.load(Relaxed);
-    if status != UNKNOWN {
-        leave(status)
-    }
+    leave(intended_or(1))
 }

@@ -1,6 +1,6 @@
 //! What JavaScript sees of this library, on the few functions of N-API that it takes.
 //!
-//! `serve(fd, ready)`, `tryFork(trial)`, `refuse(fd, why)`, `intend(status)`, `leave(status)`, `random()`, `handles()`; what they are
+//! `serve(fd, ready)`, `tryFork(trial)`, `refuse(fd, why)`, `intend(status)`, `doom()`, `leave(status)`, `random()`, `handles()`; what they are
 //! for stands with `zygote.cjs`, their only caller.
 
 use std::{
@@ -45,6 +45,7 @@ unsafe extern "C" {
     ) -> c_int;
     fn napi_create_object(env: Env, result: *mut Value) -> c_int;
     fn napi_create_string_utf8(env: Env, text: *const c_char, length: usize, result: *mut Value) -> c_int;
+    fn napi_get_boolean(env: Env, value: bool, result: *mut Value) -> c_int;
     fn napi_get_cb_info(
         env: Env,
         info: *mut c_void,
@@ -141,6 +142,13 @@ impl Call {
         value
     }
 
+    fn boolean(&self, truth: bool) -> Value {
+        let mut value = ptr::null_mut();
+        // SAFETY: as above.
+        unsafe { napi_get_boolean(self.env, truth, &raw mut value) };
+        value
+    }
+
     fn double(&self, number: f64) -> Value {
         let mut value = ptr::null_mut();
         // SAFETY: as above.
@@ -175,10 +183,10 @@ impl Call {
 unsafe extern "C" fn serve(env: Env, info: *mut c_void) -> Value {
     // SAFETY: called by N-API.
     let call = unsafe { Call::new(env, info) };
-    let Some(at_exit) = AtExit::find() else {
+    if AtExit::find().is_none() {
         return call
             .throw("this Node does not export node::AtExit, without which a forked child can't end cleanly");
-    };
+    }
     let event_loop = call.event_loop();
     // SAFETY: the loop is the environment's, and this is the child's only thread.
     let restart = || unsafe { uv_loop_fork(event_loop) } == 0;
@@ -186,7 +194,7 @@ unsafe extern "C" fn serve(env: Env, info: *mut c_void) -> Value {
         Ok(role) => role,
         Err(refusal) => return call.refused(&refusal),
     };
-    exit::guard(env, &at_exit);
+    exit::guard(env);
     let Ok(seed) = sys::random::<4>() else { return call.throw("the kernel gives no random bytes") };
     // V8 takes a positive 32-bit number; 0 would mean "choose one", which has happened.
     let seed = (i32::from_le_bytes(seed) & i32::MAX).max(1);
@@ -204,23 +212,30 @@ unsafe extern "C" fn serve(env: Env, info: *mut c_void) -> Value {
     object
 }
 
-/// `tryFork(trial)`: throws unless a forked child can run the function `trial`.
+/// `tryFork(trial)`: throws unless a forked child can run the function `trial` and then come to the end of its event
+/// loop. Gives whether this is that child, which must then do nothing more.
+///
+/// The end counts: Node waits there for all tasks that V8 gave to worker threads, which a child does not have, so a V8
+/// that gives any is found out here.
 unsafe extern "C" fn try_fork(env: Env, info: *mut c_void) -> Value {
     // SAFETY: called by N-API.
     let call = unsafe { Call::new(env, info) };
-    let trial = || {
-        let (this, mut result) = (call.undefined(), ptr::null_mut());
-        // SAFETY: no arguments are passed; a value that is no function gives an error.
-        let failed =
-            unsafe { napi_call_function(env, this, call.arguments[0], 0, ptr::null(), &raw mut result) };
-        if failed == 0 {
-            sys::end(0);
-        }
-    };
-    match serve::try_fork(trial) {
-        Ok(()) => call.undefined(),
-        Err(refusal) => call.refused(&refusal),
+    match serve::try_fork() {
+        Ok(true) => {}
+        Ok(false) => return call.boolean(false),
+        Err(refusal) => return call.refused(&refusal),
     }
+    exit::guard(env);
+    let (this, mut result) = (call.undefined(), ptr::null_mut());
+    // SAFETY: the loop is the environment's, in the child's only thread; no arguments are passed to the function.
+    let failed = unsafe {
+        uv_loop_fork(call.event_loop()) != 0
+            || napi_call_function(env, this, call.arguments[0], 0, ptr::null(), &raw mut result) != 0
+    };
+    if failed {
+        sys::end(serve::CANNOT_START_STATUS);
+    }
+    call.boolean(true)
 }
 
 /// `refuse(fd, why)`: tells the host and ends the process.
@@ -236,6 +251,13 @@ unsafe extern "C" fn intend(env: Env, info: *mut c_void) -> Value {
     let call = unsafe { Call::new(env, info) };
     exit::intend(call.number(0));
     call.undefined()
+}
+
+/// `doom()`: Node is about to print an error that nobody handles; then the process ends.
+unsafe extern "C" fn doom(env: Env, info: *mut c_void) -> Value {
+    exit::doom();
+    // SAFETY: called by N-API.
+    unsafe { Call::new(env, info) }.undefined()
 }
 
 /// `leave(status)`: ends the process.
@@ -275,11 +297,12 @@ unsafe extern "C" fn handles(env: Env, info: *mut c_void) -> Value {
 /// What Node looks for when it loads the library.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn napi_register_module_v1(env: Env, exports: Value) -> Value {
-    let functions: [(&CStr, Function); 7] = [
+    let functions: [(&CStr, Function); 8] = [
         (c"serve", serve),
         (c"tryFork", try_fork),
         (c"refuse", refuse),
         (c"intend", intend),
+        (c"doom", doom),
         (c"leave", leave),
         (c"random", random),
         (c"handles", handles),

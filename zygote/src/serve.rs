@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    fs, io,
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
@@ -25,11 +25,11 @@ const MAX_REQUESTS_PER_TURN: usize = 64;
 /// How many processes one pass signals; the next pass takes the rest.
 const MAX_VICTIMS_PER_PASS: usize = 4096;
 
-/// How long the trial child may take.
+/// How long the trial child may take, and how long Node's threads may take to come to rest.
 const TRIAL_MS: u64 = 5000;
 
 /// What a child is told by a status when it cannot even start.
-const CANNOT_START_STATUS: i32 = 127;
+pub(crate) const CANNOT_START_STATUS: i32 = 127;
 
 /// What a forked child is to be.
 pub(crate) enum Role {
@@ -51,27 +51,56 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// Forks a child that runs `trial`, which must end it by status 0, and waits for it.
-pub(crate) fn try_fork(trial: impl FnOnce()) -> Result<(), Refusal> {
+/// Forks a child on trial and waits until it has ended by status 0. Gives whether this is that child.
+pub(crate) fn try_fork() -> Result<bool, Refusal> {
     memory::share_with_children();
+    wait_for_threads()?;
     let child = match sys::fork()? {
-        Forked::Child => {
-            trial();
-            sys::end(CANNOT_START_STATUS);
-        }
+        Forked::Child => return Ok(true),
         Forked::Parent(child) => child,
     };
     let end_ms = sys::now_ms() + TRIAL_MS;
     loop {
         if let Some(reaped) = sys::reap(child) {
-            return if reaped.status == 0 { Ok(()) } else { Err(Refusal::Trial(reaped.status)) };
+            return if reaped.status == 0 { Ok(false) } else { Err(Refusal::Trial(reaped.status)) };
         }
         if sys::now_ms() > end_ms {
             sys::signal_child(child, libc::SIGKILL);
         }
-        // SAFETY: no descriptor is given; this only waits a millisecond.
-        unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+        pause();
     }
+}
+
+/// Waits until all other threads of Node sleep: one that works may hold a lock, which a child would never get.
+fn wait_for_threads() -> io::Result<()> {
+    let end_ms = sys::now_ms() + TRIAL_MS;
+    while any_thread_works()? {
+        if sys::now_ms() > end_ms {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
+        pause();
+    }
+    Ok(())
+}
+
+fn any_thread_works() -> io::Result<bool> {
+    let own = std::process::id().to_string();
+    for thread in fs::read_dir("/proc/self/task")? {
+        let thread = thread?;
+        // Empty for one that has ended since.
+        let stat = fs::read(thread.path().join("stat")).unwrap_or_default();
+        let sleeps = stat.rsplit(|byte| *byte == b')').next().is_some_and(|rest| rest.starts_with(b" S"));
+        if !sleeps && !stat.is_empty() && thread.file_name() != own.as_str() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A millisecond.
+fn pause() {
+    // SAFETY: no descriptor is given; this only waits.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
 }
 
 /// Serves until a child comes out of it (then that child is running) or the host is gone (then the process ends).
@@ -88,6 +117,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
         libc::getpid()
     };
     memory::share_with_children();
+    wait_for_threads()?;
     let signals = sys::child_signals()?;
     let mut zygote = Zygote {
         signals,
@@ -101,9 +131,9 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     flush_streams();
     let (role, fds) = zygote.run();
     match zygote.surroundings.enter(&fds) {
-        // What it has of the zygote it may drop: the numbers are its own by now.
         Ok(()) if restart() => {
-            std::mem::forget(fds);
+            drop(fds);
+            // Its descriptors are the child's own by now, and must stay open: see `place_descriptors`.
             std::mem::forget(zygote);
             Ok(role)
         }

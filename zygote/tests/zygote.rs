@@ -10,7 +10,7 @@ mod host;
 
 use std::{collections::HashSet, time::Instant};
 
-use host::{EXITED, FORK_FAILED, FORKED, GONE, REFUSED, Zygote, nodes};
+use host::{EXITED, FLAGS, FORK_FAILED, FORKED, GONE, REFUSED, Zygote, nodes};
 use serde_json::{Value, json};
 
 /// Runs a test with a zygote of each Node.
@@ -112,6 +112,45 @@ fn everything_that_node_does_works_in_a_worker() {
     });
 }
 
+/// Work that makes V8 post tasks to threads, which only the zygote has; more of them than an idle pool takes by chance.
+#[test]
+fn a_worker_can_post_any_number_of_tasks_to_the_threads_it_lacks() {
+    let jobs = [
+        // Some hundred scavenges, and full collections with their sweepers.
+        "let kept = []; for (let i = 0; i < 3e6; i++) { kept.push({ i, text: `${i}` }); if (kept.length > 2e5) kept = [] }
+         return 'collected'",
+        "require('v8').setFlagsFromString('--expose-gc'); const gc = require('vm').runInNewContext('gc');
+         for (let i = 0; i < 100; i++) gc({ type: i % 2 ? 'minor' : 'major' }); return 'collected'",
+        // Compilers: modules one after the other, and functions that become hot.
+        "const bytes = new Uint8Array([0,97,115,109,1,0,0,0,1,5,1,96,0,1,127,3,2,1,0,7,5,1,1,102,0,0,10,6,1,4,0,65,7,11]);
+         for (let i = 0; i < 50; i++) { const { instance } = await WebAssembly.instantiate(bytes);
+           for (let n = 0; n < 20000; n++) if (instance.exports.f() !== 7) return 'wrong' }
+         return 'collected'",
+        "for (let i = 0; i < 60; i++) { const f = new Function('n', `let s = ${i}; for (let j = 0; j < n; j++) s ^= j * ${i};
+           return s`); for (let k = 0; k < 300; k++) f(300) } return 'collected'",
+    ];
+    with_each(|zygote| {
+        for job in jobs {
+            assert_eq!(zygote.value(job), "collected");
+        }
+    });
+}
+
+/// Node 24 does not wait for such tasks at its end, which is where the trial sees them.
+#[test]
+fn a_v8_that_gives_tasks_to_threads_is_refused_by_node_22() {
+    let flags: Vec<&str> = FLAGS.into_iter().filter(|flag| *flag != "--no-wasm-dynamic-tiering").collect();
+    for node in nodes() {
+        let version = Zygote::boot(&node).ready.json()["node"].clone();
+        let refused = Zygote::try_boot(&node, &flags, true).err();
+        assert_eq!(refused.is_some(), version.as_str().unwrap().starts_with("v22."), "{version}");
+        if let Some(report) = refused {
+            assert_eq!(report.kind, REFUSED);
+            assert!(report.json()["reason"].as_str().unwrap().contains("on trial"), "{report:?}");
+        }
+    }
+}
+
 #[test]
 fn a_worker_ends_as_a_node_of_its_own_would() {
     // What is run, and the status as `wait4` gives it.
@@ -149,6 +188,16 @@ fn a_worker_ends_as_a_node_of_its_own_would() {
         ),
         ("process.kill(process.pid, 'SIGKILL')", libc::SIGKILL),
         ("process.kill(process.pid, 'SIGTERM'); setTimeout(() => {}, 60000)", libc::SIGTERM),
+        (
+            "process.on('SIGUSR2', () => { throw new Error('later') }); setTimeout(() => {}, 60000);
+            process.kill(process.pid, 'SIGUSR2')",
+            1 << 8,
+        ),
+        (
+            "process.on('SIGTERM', () => { throw new Error('later') }); setTimeout(() => {}, 60000);
+            process.kill(process.pid, 'SIGTERM')",
+            1 << 8,
+        ),
         ("process.abort()", libc::SIGABRT),
         (
             "process.on('SIGTERM', () => process.exit(14)); setTimeout(() => {}, 60000);
@@ -250,6 +299,8 @@ fn a_worker_has_no_descriptor_of_the_zygote_or_its_siblings() {
                 "anon_inode:[io_uring]",
             ]
             .contains(&target);
+            let given = (1..=3).any(|number: i32| name(&number.to_string()) == target);
+            assert!(!given, "{fd} is one of the given ones again\n{value}");
             // libuv's signal pipe, made anew: in no other process.
             let zygotes = std::fs::read_dir(format!("/proc/{}/fd", zygote.pid())).unwrap();
             let shared = zygotes.flatten().any(|entry| {
@@ -395,7 +446,7 @@ fn requests_that_cannot_be_met_are_answered() {
 #[test]
 fn the_pass_over_memory_does_without_the_filter() {
     for node in nodes() {
-        let mut zygote = Zygote::boot_with(&node, false);
+        let mut zygote = Zygote::try_boot(&node, &FLAGS, false).ok().unwrap();
         assert_eq!(zygote.value("return [1, 2].map((n) => n + 1)"), json!([2, 3]));
         let (_, inner) = zygote.fork_zygote(&json!({ "cwd": "/", "env": {}, "modules": [] }));
         assert_eq!(inner.unwrap().value("return 3"), 3);
@@ -523,14 +574,11 @@ fn many_forks_stay_flat() {
                 rss_early_kib = rss_kib(zygote.pid());
             }
         }
-        let median = |part: &[u128]| {
-            let mut sorted = part.to_vec();
-            sorted.sort_unstable();
-            sorted[sorted.len() / 2]
-        };
-        let (first, last) = (median(&times_us[..100]), median(&times_us[FORKS - 100..]));
+        // The best of each: other work on the machine makes times longer, never shorter.
+        let best = |part: &[u128]| part.iter().copied().min().unwrap();
+        let (first, last) = (best(&times_us[..100]), best(&times_us[FORKS - 100..]));
         let grown_kib = rss_kib(zygote.pid()).saturating_sub(rss_early_kib);
-        println!("p50 of the first 100 {first} µs, of the last {last} µs; resident set +{grown_kib} KiB");
+        println!("best of the first 100 {first} µs, of the last {last} µs; resident set +{grown_kib} KiB");
         assert!(last < first * 2, "{first} µs became {last} µs");
         assert!(grown_kib < 10 * 1024, "{grown_kib} KiB more");
     });

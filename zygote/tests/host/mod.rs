@@ -19,6 +19,14 @@ use serde_json::{Value, json};
 
 use crate::dontfork;
 
+/// What `zygote.cjs` asks for.
+pub(crate) const FLAGS: [&str; 4] = [
+    "--single-threaded",
+    "--no-wasm-async-compilation",
+    "--no-wasm-dynamic-tiering",
+    "--max-old-space-size=256",
+];
+
 /// Nothing in here takes that long, so a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -107,16 +115,17 @@ pub(crate) struct Zygote {
 impl Zygote {
     /// Boots a base zygote under the filter, as the launcher does.
     pub(crate) fn boot(node: &Path) -> Self {
-        Self::boot_with(node, true)
+        Self::try_boot(node, &FLAGS, true).unwrap_or_else(|report| panic!("{:?}", report.json()))
     }
 
-    pub(crate) fn boot_with(node: &Path, filter: bool) -> Self {
+    /// Gives what it says when it refuses.
+    pub(crate) fn try_boot(node: &Path, flags: &[&str], filter: bool) -> Result<Self, Report> {
         let (control, theirs) = pair(libc::SOCK_SEQPACKET);
         let theirs_fd = theirs.as_raw_fd();
         #[expect(clippy::disallowed_methods, reason = "the test is the zygote's launcher")]
         let mut command = Command::new(node);
         command
-            .args(["--single-threaded", "--no-wasm-async-compilation", "--max-old-space-size=256"])
+            .args(flags)
             .arg(file("../src/worker/zygote.cjs"))
             .arg(library())
             .arg(file("tests/worker.cjs"))
@@ -136,15 +145,18 @@ impl Zygote {
                 }
             });
         }
-        let process = command.spawn().unwrap();
+        let process = Some(command.spawn().unwrap());
         drop(theirs);
-        Self::open(control, Some(process)).unwrap_or_else(|report| panic!("{:?}", report.json()))
+        Self::open(control, process)
     }
 
     /// Hears the first report.
-    fn open(control: OwnedFd, process: Option<Child>) -> Result<Self, Report> {
+    fn open(control: OwnedFd, mut process: Option<Child>) -> Result<Self, Report> {
         let ready = receive(&control).expect("a zygote says something before it leaves");
         if ready.kind != READY {
+            if let Some(process) = &mut process {
+                process.wait().unwrap();
+            }
             return Err(ready);
         }
         Ok(Self { control, next_id: 1, early: Vec::new(), ready, process })

@@ -73,7 +73,8 @@ function log(name, level, fields, message) {
 function coreLevel() {
   const logger = loggerFor(CORE_NAME);
   if (!logger) return 'off';
-  const own = typeof logger.level === 'string' ? (LEVEL_ALIASES[logger.level] ?? logger.level) : 'debug';
+  const level = quietly(() => logger.level);
+  const own = typeof level === 'string' ? (LEVEL_ALIASES[level] ?? level) : 'debug';
   // A level of the host's own making tells nothing about what it wants; it decides by itself then.
   return LEVELS.includes(own) ? own : 'debug';
 }

@@ -43,6 +43,29 @@ let warm;
  */
 let cleanUp;
 
+/** What to do when a signal fires, by signal: many calls may share one, and Node warns of more than ten listeners. */
+const acts = new WeakMap();
+
+/** @returns {() => void} takes it back */
+function whenAborted(signal, act) {
+  let shared = acts.get(signal);
+  if (!shared) {
+    const pending = new Set();
+    const listener = () => {
+      for (const one of pending) one();
+    };
+    shared = { pending, listener };
+    acts.set(signal, shared);
+  }
+  const { pending, listener } = shared;
+  if (pending.size === 0) signal.addEventListener('abort', listener, { once: true });
+  pending.add(act);
+  return () => {
+    pending.delete(act);
+    if (pending.size === 0) signal.removeEventListener('abort', listener);
+  };
+}
+
 class NativeSandboxExecutor {
   static #instance;
   #own;
@@ -117,13 +140,12 @@ class NativeSandboxExecutor {
     if (signal?.aborted) throw aborted(signal);
 
     const callId = nextCallId++;
-    const abort = () => core.abort(callId, 'aborted');
-    signal?.addEventListener('abort', abort, { once: true });
+    const leave = signal ? whenAborted(signal, () => core.abort(callId, 'aborted')) : undefined;
     let outcome;
     try {
       outcome = await core.execute(callId, request, argsText, onEvent);
     } finally {
-      signal?.removeEventListener('abort', abort);
+      leave?.();
     }
     if (outcome.ok) return parseResult(outcome.value);
     if (outcome.code === 'ABORTED' && signal?.aborted) throw aborted(signal, outcome);

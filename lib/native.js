@@ -61,7 +61,9 @@ function explain(cause) {
 
 function advice(cause) {
   const codes = chain(cause).map((error) => error.code);
-  if (codes.includes('ERR_DLOPEN_DISABLED') || codes.includes('ERR_ACCESS_DENIED')) {
+  // The loader made errors of its own of what Node said, without their codes.
+  const disabled = chain(cause).some(({ message }) => /addons? is disabled/i.test(message));
+  if (disabled || codes.includes('ERR_DLOPEN_DISABLED') || codes.includes('ERR_ACCESS_DENIED')) {
     return 'Node runs under --permission: add --allow-addons, --allow-worker and --allow-fs-read for the folder of the package.';
   }
   return (

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -152,7 +152,7 @@ impl Executor {
     pub fn execute(
         &self,
         call_id: u64,
-        request: String,
+        request: &str,
         args_json: Option<String>,
         events: Option<Arc<dyn CallEvents>>,
         sink: Option<SinkId>,
@@ -167,7 +167,7 @@ impl Executor {
                 return done(Err(error));
             }
         };
-        let request: Request = match serde_json::from_str(&request) {
+        let request: Request = match serde_json::from_str(request) {
             Ok(request) => request,
             Err(error) => {
                 let text = format!("the call cannot be read: {error}");
@@ -191,6 +191,11 @@ impl Executor {
             host.counters().answered(&answer);
             done(answer.map_err(|error| SandboxError { duration: began.elapsed(), ..error }));
         });
+    }
+
+    /// A handle that keeps nothing alive, but ends the calls of this executor when nobody is left to answer to.
+    pub fn ender(&self) -> Ender {
+        Ender(Arc::downgrade(&self.inner))
     }
 
     /// Ends a call wherever it is. Unknown ids are fine.
@@ -251,6 +256,23 @@ impl Executor {
         match &self.inner.setup {
             Ok(setup) => setup.host.metrics(&setup.settings, &setup.facts),
             Err(error) => json!({ "error": error.message }),
+        }
+    }
+}
+
+/// See [`Executor::ender`].
+pub struct Ender(Weak<Inner>);
+
+impl Ender {
+    /// Whether the executor, and every call of it, is gone.
+    pub fn is_spent(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// Ends all its calls.
+    pub fn end(&self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.calls().values().for_each(|state| state.canceller.cancel(CancelReason::Aborted));
         }
     }
 }

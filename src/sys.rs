@@ -4,7 +4,7 @@
 pub use unix::{Reaped, reap, register, wait_until_dead};
 
 #[cfg(target_os = "linux")]
-pub use linux::{processes, signal_exactly};
+pub use linux::{processes, resume_if_stopped, signal_exactly};
 
 #[cfg(unix)]
 mod unix {
@@ -95,6 +95,18 @@ mod linux {
 
     fn read(pid: i32) -> Option<Entry> {
         parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Sends SIGCONT to a process of ours that somebody stopped (a function may signal whatever runs under its uid).
+    pub fn resume_if_stopped(pid: i32) {
+        let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return };
+        // The state stands behind the name, which may hold anything, parentheses too.
+        let state = stat.iter().rposition(|byte| *byte == b')').and_then(|end| stat.get(end + 2));
+        if state == Some(&b'T')
+            && let Some(entry) = parse(&stat)
+        {
+            signal_exactly(&entry, Signal::CONT);
+        }
     }
 
     /// Signals this process, never another that got its number since it was seen.

@@ -51,6 +51,8 @@ pub(crate) fn run() -> io::Result<()> {
     // Keeps no folder of the host busy.
     std::env::set_current_dir("/")?;
     set_child_subreaper(Some(rustix::process::getpid()))?;
+    // Stopped, it would not see the host's death; with the thread that started it, at the latest, the host ends.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::CONT));
     let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let signals = sys::child_signals()?;
     let surroundings = Surroundings::new()?;

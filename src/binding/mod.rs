@@ -14,6 +14,7 @@
 )]
 #![cfg_attr(test, allow(dead_code, reason = "napi registers nothing in test programs"))]
 
+mod ends;
 mod events;
 mod logs;
 
@@ -74,8 +75,15 @@ impl BindingExecutor {
     /// Never throws: what is wrong with options or variables is the answer of every call. `nodeAbi` is the host's
     /// `process.versions.modules`, where the host is Node.
     #[napi(constructor, catch_unwind)]
-    pub fn new(options_json: String, env_json: String, node_abi: Option<String>) -> Self {
-        Self { inner: Arc::new(Executor::new(&options_json, &env_json, node_abi)) }
+    pub fn new(
+        env: &Env,
+        options_json: String,
+        env_json: String,
+        node_abi: Option<String>,
+    ) -> napi::Result<Self> {
+        let inner = Arc::new(Executor::new(&options_json, &env_json, node_abi));
+        ends::watch(env, &inner)?;
+        Ok(Self { inner })
     }
 
     /// Prepares the trees of dependency sets, given as JSON.
@@ -99,7 +107,7 @@ impl BindingExecutor {
         let events = on_event.map(|function| events::listener(&function)).transpose()?;
         let (settle, promise) = promise(env)?;
         let done = move |answer: Answer| settle(Outcome::from(answer));
-        self.inner.execute(call_key(call_id), request, args_json, events, logs::sink_of(env), done);
+        self.inner.execute(call_key(call_id), &request, args_json, events, logs::sink_of(env), done);
         Ok(promise)
     }
 

@@ -242,6 +242,13 @@ pub(super) fn install_args(
         "install",
         "--ignore-scripts",
         "--no-audit",
+        // What settings may turn the command into.
+        "--no-global",
+        "--location=project",
+        "--no-dry-run",
+        "--no-package-lock-only",
+        "--no-usage",
+        "--no-workspaces",
         "--no-fund",
         "--loglevel=error",
         "--no-progress",

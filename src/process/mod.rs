@@ -24,6 +24,14 @@ use tokio::{
     sync::watch,
 };
 
+/// Ticks at which a process that serves the host is looked at: a function may have stopped it.
+#[cfg(target_os = "linux")]
+fn looks_for_a_stop() -> tokio::time::Interval {
+    let mut looks = tokio::time::interval(std::time::Duration::from_millis(250));
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    looks
+}
+
 /// A bidirectional byte stream to a worker: descriptor 3 on its side.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}

@@ -54,7 +54,10 @@ impl Notes {
         match exit {
             ExitStatus::Lost => self.lost(),
             _ if !self.started => {
-                let why = explained("the worker ended before the function was started", stderr);
+                let why = explained(
+                    "the worker ended before the function was started (is nodePath, or what the host runs on, a Node?)",
+                    stderr,
+                );
                 SandboxError::new(Code::StartFailed, Phase::Start, format!("{}: {why}", how(exit)))
             }
             ExitStatus::Code(code) => self.exited(code, stderr),

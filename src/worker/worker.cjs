@@ -28,6 +28,7 @@ const byteLength = Buffer.byteLength;
 const IntrinsicPromise = Promise;
 const promisePrototype = Promise.prototype;
 const IntrinsicError = Error;
+const IntrinsicAggregateError = AggregateError;
 const IntrinsicTypeError = TypeError;
 const toText = String;
 
@@ -158,7 +159,7 @@ function members(value, budget, above) {
   if (typeof stack === 'string') json += `,${textMember('stack', cleanStack(stack), budget)}`;
   json += fieldsMember(value, budget);
   json += causeMember(read(value, 'cause'), budget, path);
-  return json + errorsMember(read(value, 'errors'), budget, path);
+  return json + (isAggregate(value, name) ? errorsMember(read(value, 'errors'), budget, path) : '');
 }
 
 function nonErrorMembers(value, budget) {
@@ -187,12 +188,17 @@ function fieldsMember(error, budget) {
 }
 
 function isKnownMember(name) {
-  return name === 'name' || name === 'message' || name === 'stack' || name === 'cause' || name === 'errors';
+  return name === 'name' || name === 'message' || name === 'stack' || name === 'cause';
 }
 
 function causeMember(cause, budget, path) {
   if (cause === undefined || !canNest(cause, budget, path)) return '';
   return `,"cause":{${members(cause, budget, path)}}`;
+}
+
+/** What other errors have under that name (validation libraries do) is a field like any other. */
+function isAggregate(error, name) {
+  return name === 'AggregateError' || error instanceof IntrinsicAggregateError;
 }
 
 /** The errors of an `AggregateError`. */

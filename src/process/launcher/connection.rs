@@ -24,7 +24,7 @@ use rustix::{
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, oneshot, watch},
-    time::timeout,
+    time::{Interval, timeout},
 };
 use tracing::{debug, warn};
 
@@ -130,6 +130,7 @@ impl Connection {
             outgoing: VecDeque::new(),
             packet,
             died: Arc::clone(&died),
+            look: super::super::looks_for_a_stop(),
         };
         tokio::spawn(actor.run());
         Ok(Self { requests, next_id: 1, launcher_pid: pid, born, died })
@@ -215,6 +216,8 @@ struct Actor {
     outgoing: VecDeque<Outgoing>,
     packet: Vec<u8>,
     died: Arc<OnceLock<Instant>>,
+    /// When to look whether the launcher was stopped.
+    look: Interval,
 }
 
 /// Why the task ends.
@@ -264,6 +267,7 @@ impl Actor {
             ready = socket.ready(interest) => if let Err(error) = ready {
                 end = Some(End::Lost(error.to_string()));
             },
+            _ = self.look.tick(), if !self.trees.is_empty() => sys::resume_if_stopped(self.launcher.pid.cast_signed()),
             reaped = self.launcher.child.ended() => end = Some(End::Lost(format!("it ended: {:?}", reaped.status))),
         }
         end.or_else(|| self.exchange().err().map(|error| End::Lost(error.to_string())))

@@ -170,7 +170,13 @@ impl Client {
         let children = Arc::new(Mutex::new(Children::default()));
         let (ready, told) = oneshot::channel();
         tokio::spawn(
-            Reader { socket: Arc::clone(&socket), children: Arc::clone(&children), ready: Some(ready) }.run(),
+            Reader {
+                socket: Arc::clone(&socket),
+                children: Arc::clone(&children),
+                ready: Some(ready),
+                pid: None,
+            }
+            .run(),
         );
         let link = Link { socket, children, runtime: Handle::current(), _origin: origin };
         match timeout(READY_LIMIT, told).await {
@@ -321,13 +327,22 @@ struct Reader {
     socket: Arc<AsyncFd<OwnedFd>>,
     children: Arc<Mutex<Children>>,
     ready: Option<oneshot::Sender<Result<String, String>>>,
+    /// The zygote's process id, once it said so.
+    pid: Option<i32>,
 }
 
 impl Reader {
     async fn run(mut self) {
         let mut packet = vec![0; wire::MAX_REPORT_BYTES];
-        while let Some(report) = self.next(&mut packet).await {
-            self.take(report);
+        let mut look = super::looks_for_a_stop();
+        loop {
+            tokio::select! {
+                report = self.next(&mut packet) => match report {
+                    Some(report) => self.take(report),
+                    None => break,
+                },
+                _ = look.tick(), if self.is_needed() => self.pid.into_iter().for_each(sys::resume_if_stopped),
+            }
         }
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         children.closed = true;
@@ -338,6 +353,11 @@ impl Reader {
                 state.gone = true;
             });
         }
+    }
+
+    /// Whether somebody waits for something of it.
+    fn is_needed(&self) -> bool {
+        !self.children.lock().unwrap_or_else(PoisonError::into_inner).by_id.is_empty()
     }
 
     /// `None` when the zygote is gone or not to be understood.
@@ -361,7 +381,8 @@ impl Reader {
         let text = |payload: Vec<u8>| String::from_utf8_lossy(&payload).into_owned();
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         match report {
-            Report::Ready { payload, .. } => {
+            Report::Ready { pid, payload } => {
+                self.pid = Some(pid);
                 if let Some(ready) = self.ready.take() {
                     let _ = ready.send(Ok(text(payload)));
                 }

@@ -17,5 +17,4 @@ pub mod store;
 pub mod supervise;
 pub mod supply;
 pub mod sys;
-mod sys_library;
 pub mod worker;

@@ -1,14 +1,19 @@
-//! The few kernel calls without a safe wrapper, and what is read of `/proc`. Empty where there is no Unix.
+//! The few calls of kernel and loader without a safe wrapper, and what is read of `/proc`. Empty where there is no Unix.
 
 #[cfg(unix)]
-pub use unix::{Reaped, reap, register, wait_until_dead};
+pub use unix::{Reaped, own_library, reap, register, wait_until_dead};
 
 #[cfg(target_os = "linux")]
 pub use linux::{processes, resume_if_stopped, signal_exactly};
 
 #[cfg(unix)]
 mod unix {
-    use std::{io, os::fd::OwnedFd};
+    use std::{
+        ffi::{CStr, OsStr},
+        io,
+        os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
+        path::PathBuf,
+    };
 
     use tokio::io::{Interest, unix::AsyncFd};
 
@@ -18,6 +23,20 @@ mod unix {
     pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
         // SAFETY: an `OwnedFd` gives the same open descriptor for as long as it lives, and the `AsyncFd` owns it.
         unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(Into::into)
+    }
+
+    /// Path of the file that this code was loaded from: the addon, or a test's executable. The launcher lies beside it.
+    pub fn own_library() -> PathBuf {
+        // SAFETY: Dl_info is plain data that may be all zero; dladdr(3) fills it for any address of this process.
+        let name = unsafe {
+            let mut info: libc::Dl_info = std::mem::zeroed();
+            let found = libc::dladdr(own_library as *const libc::c_void, &raw mut info);
+            if found == 0 || info.dli_fname.is_null() {
+                return std::env::current_exe().unwrap_or_default();
+            }
+            CStr::from_ptr(info.dli_fname)
+        };
+        PathBuf::from(OsStr::from_bytes(name.to_bytes()))
     }
 
     /// What the kernel says about a reaped process.

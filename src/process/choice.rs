@@ -47,7 +47,7 @@ impl ProcessStarter {
     pub fn new() -> Self {
         Self {
             #[cfg(target_os = "linux")]
-            launcher: LauncherSpawner::new(beside(&crate::sys_library::own_library(), "launcher")),
+            launcher: LauncherSpawner::new(beside(&crate::sys::own_library(), "launcher")),
             plain: PlainSpawner::new(),
             #[cfg(target_os = "linux")]
             worked: AtomicBool::new(false),
@@ -121,7 +121,7 @@ impl Spawner for ProcessStarter {
 
 /// The zygote's native library, which lies beside this one.
 pub fn zygote_library() -> PathBuf {
-    beside(&crate::sys_library::own_library(), "zygote")
+    beside(&crate::sys::own_library(), "zygote")
 }
 
 /// `native-sandbox-executor.<platform>.node` → `<part>.<platform>` in the same folder.

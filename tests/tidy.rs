@@ -1,0 +1,220 @@
+//! The tree of sources is what `docs/ARCHITECTURE.md` says it is. Looks at what git tracks; outside of a clone there is
+//! nothing to look at.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers, too")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Hosts that sources and documents may name: of the project itself, of standards, of examples (RFC 2606 and shorter).
+const KNOWN_HOSTS: &[&str] = &[
+    "127.0.0.1",
+    "example.com",
+    "github.com",
+    "h",
+    "host",
+    "host.example",
+    "keepachangelog.com",
+    "localhost",
+    "other.example",
+    "rustup.rs",
+    "semver.org",
+    "www.w3.org",
+    "x",
+];
+
+/// Where people's and machines' own folders begin.
+const MACHINE_FOLDERS: &[&str] = &["/home/", "/root/", "/Users/", "/work/", "C:\\Users"];
+
+/// A user that examples may have.
+const EXAMPLE_HOME: &str = "/home/me/";
+
+/// Made by tools; where these load from is looked at by a test of its own.
+const LOCKFILES: [&str; 2] = ["Cargo.lock", "package-lock.json"];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Tracked files that are still there, by their path from the root.
+fn tracked() -> Vec<String> {
+    #[expect(clippy::disallowed_methods, reason = "git is asked by a test, not by the package")]
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let paths = String::from_utf8(listed.stdout).unwrap();
+    let there: Vec<_> = paths
+        .split('\0')
+        .filter(|path| !path.is_empty() && root().join(path).is_file())
+        .map(str::to_owned)
+        .collect();
+    assert!(there.len() > 100, "only {} files", there.len());
+    there
+}
+
+/// Tracked files of text, with their text; but for this one, which has to name what it forbids.
+fn texts() -> Vec<(String, String)> {
+    let read = |path: String| fs::read_to_string(root().join(&path)).ok().map(|text| (path, text));
+    tracked().into_iter().filter(|path| path != file!()).filter_map(read).collect()
+}
+
+fn has_extension(path: &str, extension: &str) -> bool {
+    Path::new(path).extension().is_some_and(|found| found == extension)
+}
+
+fn rust() -> Vec<(String, String)> {
+    texts().into_iter().filter(|(path, _)| has_extension(path, "rs")).collect()
+}
+
+/// Lines of code, without what follows `//`.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(|line| line.split("//").next().unwrap_or_default())
+}
+
+fn architecture() -> String {
+    fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap()
+}
+
+/// What stands in backticks, `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+fn named_paths(text: &str) -> BTreeSet<String> {
+    text.split('`').skip(1).step_by(2).flat_map(expanded).collect()
+}
+
+fn expanded(path: &str) -> Vec<String> {
+    let braces = path.split_once('{').and_then(|(head, rest)| Some((head, rest.split_once('}')?)));
+    let Some((head, (choices, tail))) = braces else { return vec![path.to_owned()] };
+    choices.split(',').map(|choice| format!("{head}{}{tail}", choice.trim())).collect()
+}
+
+/// Whether `path` is one of `named`, or lies in a folder that is.
+fn is_within(named: &BTreeSet<String>, path: &str) -> bool {
+    named.iter().any(|name| path == name || (name.ends_with('/') && path.starts_with(name.as_str())))
+}
+
+/// Everything that is wrong, so that one run shows it all.
+#[track_caller]
+fn assert_none(faults: &[String]) {
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn only_the_binding_names_napi() {
+    let names_it = |line: &str| {
+        let line = line.replace(' ', "");
+        ["napi::", "napi_derive", "#[napi"].iter().any(|word| line.contains(word))
+    };
+    let (inside, outside): (Vec<_>, Vec<_>) = rust()
+        .into_iter()
+        .filter(|(path, text)| path.starts_with("src/") && code(text).any(names_it))
+        .partition(|(path, _)| path.starts_with("src/binding/"));
+    assert!(!inside.is_empty(), "the check sees what it looks for");
+    assert_none(&outside.into_iter().map(|(path, _)| path).collect::<Vec<_>>());
+}
+
+fn is_unsafe(line: &str) -> bool {
+    let words = line.match_indices("unsafe").filter(|(at, word)| {
+        let before = line[..*at].chars().next_back();
+        let after = line[at + word.len()..].trim_start();
+        before.is_none_or(|one| !one.is_alphanumeric() && one != '_')
+            && (after.is_empty()
+                || ["{", "fn ", "impl", "extern", "("].iter().any(|next| after.starts_with(next)))
+    });
+    words.count() > 0
+}
+
+#[test]
+fn unsafe_stands_where_the_architecture_says() {
+    let document = architecture();
+    let rule = document.lines().find(|line| line.starts_with("9. `unsafe`")).unwrap();
+    let named: BTreeSet<_> = named_paths(rule).into_iter().filter(|name| name.contains('/')).collect();
+    let found: Vec<_> =
+        rust().into_iter().filter(|(_, text)| code(text).any(is_unsafe)).map(|(path, _)| path).collect();
+    let strangers = found.iter().filter(|path| !is_within(&named, path)).cloned();
+    let absent = named.iter().filter(|name| !found.iter().any(|path| path.starts_with(name.as_str())));
+    let faults: Vec<_> = strangers
+        .map(|path| format!("{path} has it, but is not named"))
+        .chain(absent.map(|name| format!("{name} is named, but has none")))
+        .collect();
+    assert_none(&faults);
+}
+
+#[test]
+fn the_map_is_current() {
+    let document = architecture();
+    let map = document.split("## The map").nth(1).unwrap().split("\n## ").next().unwrap();
+    let places: BTreeSet<_> = map
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .flat_map(|line| named_paths(line.split('|').nth(1).unwrap()))
+        .collect();
+    let files = tracked();
+    let exists = |place: &str| match place.split_once('*') {
+        Some((head, tail)) => files.iter().any(|path| path.starts_with(head) && path.ends_with(tail)),
+        None => files.iter().any(|path| path == place || (place.ends_with('/') && path.starts_with(place))),
+    };
+    let vanished = places.iter().filter(|place| !exists(place)).map(|place| format!("{place} is not there"));
+    let is_own =
+        |path: &&String| has_extension(path, "rs") && path.contains("src/") && path.as_str() != "src/lib.rs";
+    let unnamed = files
+        .iter()
+        .filter(is_own)
+        .filter(|path| !is_within(&places, path))
+        .map(|path| format!("{path} is not on the map"));
+    assert_none(&vanished.chain(unnamed).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_rust_file_says_what_it_is_for() {
+    let silent = rust().into_iter().filter(|(_, text)| !text.starts_with("//! "));
+    assert_none(&silent.map(|(path, _)| path).collect::<Vec<_>>());
+}
+
+/// The host of each address in a text, without a user and a port; but for those that are put together when the code runs.
+fn hosts(text: &str) -> impl Iterator<Item = &str> {
+    let is_end = |one: char| !one.is_ascii_alphanumeric() && !"-._@*:${}".contains(one);
+    text.split("://").skip(1).filter_map(move |rest| {
+        let authority = rest.split(is_end).next()?.split('@').next_back()?;
+        authority.split(':').next().filter(|host| !host.is_empty() && !host.contains(['{', '$']))
+    })
+}
+
+#[test]
+fn no_file_names_a_machine_or_a_registry() {
+    let mut faults = Vec::new();
+    for (path, text) in texts() {
+        let text = text.replace(EXAMPLE_HOME, "");
+        let folders = MACHINE_FOLDERS.iter().filter(|folder| text.contains(**folder));
+        faults.extend(folders.map(|folder| format!("{path}: {folder}")));
+        if !LOCKFILES.contains(&path.as_str()) {
+            let strangers = hosts(&text).filter(|host| !KNOWN_HOSTS.contains(host));
+            faults.extend(strangers.map(|host| format!("{path}: {host}")));
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn lockfiles_leave_the_choice_of_registry() {
+    let [cargo, npm] = LOCKFILES.map(|path| fs::read_to_string(root().join(path)).unwrap());
+    assert!(!npm.contains("\"resolved\": \"http"), "package-lock.json names where packages are loaded from");
+    let default = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
+    let other = cargo.lines().filter(|line| line.starts_with("source = ") && *line != default);
+    assert_none(&other.map(str::to_owned).collect::<Vec<_>>());
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut faults = Vec::new();
+    for (path, text) in texts().into_iter().filter(|(path, _)| has_extension(path, "md")) {
+        let folder = root().join(&path).parent().unwrap().to_path_buf();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+            if !target.is_empty() && !target.contains("://") && !folder.join(target).exists() {
+                faults.push(format!("{path}: {target}"));
+            }
+        }
+    }
+    assert_none(&faults);
+}

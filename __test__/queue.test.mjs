@@ -34,6 +34,16 @@ test('as many at once as the vcpus say, in the order of their coming', async () 
   assert.equal(overlaps(three), 3);
 });
 
+test('a text that takes long to read keeps its place', async () => {
+  const long = `${'/* as long as a bundle */ '.repeat(40_000)}() => Date.now()`;
+  const calls = [long, ...Array(10).fill('() => Date.now()')];
+  const times = await Promise.all(calls.map((source) => run(source, {}, { sandbox: { vcpus: 1 } })));
+  assert.deepEqual(
+    times,
+    [...times].sort((a, b) => a - b)
+  );
+});
+
 test('the stats count permits and waiting calls, per distinct vcpus, for all factories', async () => {
   const factories = [1, 2, 3].map(() => new (surface().SandboxExecutorFactory)());
   const calls = factories.map((factory) =>

@@ -42,6 +42,9 @@ const DRAIN_MS: u64 = 200;
 /// Waits are never longer (a year): clocks and timers overflow on the largest durations.
 const MAX_WAIT_MS: u64 = 365 * 24 * 60 * 60 * 1000;
 const READ_CHUNK_BYTES: usize = 32 * 1024;
+/// What is still read of a dead process when patience ends: more than pipes and socket hold, so that all of it is seen, and
+/// no more, so that nobody who got hold of them can go on for ever.
+const LEFT_BEHIND_LIMIT_BYTES: usize = 4 * 1024 * 1024;
 
 /// Limits of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,6 +273,9 @@ impl Run {
                     self.catch_up().await;
                     self.on(event);
                 }
+                Event::Timer if matches!(self.stage, Stage::Draining | Stage::Flushing) => {
+                    self.lose_patience().await
+                }
                 event => self.on(event),
             }
         }
@@ -295,22 +301,46 @@ impl Run {
     /// Takes in the output that is there already: what was written before a result counts before it. The system tells
     /// of it first, but [`Self::next`] may have looked at the pipes just before that.
     async fn catch_up(&mut self) {
-        while self.settle.is_some() {
-            let Self { stdout, stderr, .. } = self;
-            // Without tokio's budget, under which a pipe may pretend to be empty.
-            let event = tokio::task::unconstrained(async {
-                tokio::select! {
-                    biased;
-                    count = stdout.read() => Some(Event::Stdout(count)),
-                    count = stderr.read() => Some(Event::Stderr(count)),
-                    () = std::future::ready(()) => None,
-                }
-            });
-            match event.await {
-                Some(event) => self.on(event),
-                None => return,
-            }
+        while self.settle.is_some()
+            && let Some(event) = self.at_hand(false).await
+        {
+            self.on(event);
         }
+    }
+
+    /// The end of reading what a dead process wrote. What is there already is taken in first: on a busy machine the end of
+    /// patience can be noticed before it, and it may be the result.
+    async fn lose_patience(&mut self) {
+        let stage = self.stage;
+        let mut left_bytes = LEFT_BEHIND_LIMIT_BYTES;
+        while self.stage == stage
+            && left_bytes > 0
+            && let Some(event) = self.at_hand(true).await
+        {
+            if let Event::Stdout(count) | Event::Stderr(count) | Event::Channel(count) = event {
+                left_bytes = left_bytes.saturating_sub(count);
+            }
+            self.on(event);
+        }
+        if self.stage == stage {
+            self.on(Event::Timer);
+        }
+    }
+
+    /// A piece of output, or of the channel too, that needs no waiting for.
+    async fn at_hand(&mut self, with_channel: bool) -> Option<Event> {
+        let Self { stdout, stderr, channel, .. } = self;
+        // Without tokio's budget, under which a pipe may pretend to be empty.
+        tokio::task::unconstrained(async {
+            tokio::select! {
+                biased;
+                count = stdout.read() => Some(Event::Stdout(count)),
+                count = stderr.read() => Some(Event::Stderr(count)),
+                count = channel.read(), if with_channel => Some(Event::Channel(count)),
+                () = std::future::ready(()) => None,
+            }
+        })
+        .await
     }
 
     fn on(&mut self, event: Event) {
@@ -992,6 +1022,22 @@ mod tests {
         assert_eq!(fake.act().await.0, Act::Kill);
     }
 
+    /// In real time: a paused clock stands still while there is something to do.
+    #[tokio::test]
+    async fn a_flood_after_the_end_is_cut_off() {
+        let mut fake = start(RunLimits { max_output_bytes: u64::MAX, ..LIMITS });
+        fake.returned("1").await;
+        assert!(fake.outcome().await.is_ok());
+        let mut pipe = fake.stdout.take().unwrap();
+        fake.gone();
+        let flood = tokio::spawn(async move {
+            let chunk = vec![b'x'; PIPE_BYTES];
+            while pipe.write_all(&chunk).await.is_ok() {}
+        });
+        fake.report().await;
+        flood.await.unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_flood_is_refused_and_read_until_it_ends() {
         let mut fake = start(LIMITS);
@@ -1089,6 +1135,27 @@ mod tests {
             assert_eq!(fake.act().await.0, Act::Kill);
             assert_eq!(fake.report().await.exit, exit);
         }
+    }
+
+    /// As on a busy machine, the run is not asked while time passes, and finds the end of patience together with the rest:
+    /// what the test does right after `advance` comes before the run is asked.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_seen_late_still_counts() {
+        let mut fake = start(LIMITS);
+        fake.state.send_modify(|state| state.exit = Some(ExitStatus::Code(0)));
+        tokio::task::yield_now().await;
+        advance(ms(10 * DRAIN_MS)).await;
+        fake.print("said before").await;
+        fake.returned("1").await;
+        assert_eq!(fake.outcome().await, Ok(Some("1".to_owned())));
+        assert_eq!(fake.act().await.0, Act::Kill);
+
+        fake.state.send_modify(|state| state.gone = true);
+        tokio::task::yield_now().await;
+        advance(ms(10 * DRAIN_MS)).await;
+        fake.complain("last words").await;
+        let report = fake.report().await;
+        assert_eq!((report.stdout_tail.as_str(), report.stderr_tail.as_str()), ("said before", "last words"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -274,7 +274,7 @@ impl Run {
                     self.on(event);
                 }
                 Event::Timer if matches!(self.stage, Stage::Draining | Stage::Flushing) => {
-                    self.lose_patience().await
+                    self.lose_patience().await;
                 }
                 event => self.on(event),
             }

@@ -44,7 +44,9 @@ async fn a_crashed_launcher_takes_its_processes_along_and_is_replaced() {
 
 #[tokio::test]
 async fn a_stuck_launcher_is_replaced() {
-    let spawner = launcher().with_answer_limit(Duration::from_millis(300));
+    let spawner = launcher()
+        .with_answer_limit(Duration::from_millis(300))
+        .with_look_interval(Duration::from_secs(1000));
     let mark = Mark::new();
     let Started { mut process, .. } = soon(spawner.spawn(mark.shell("exec sleep 1000"))).await.unwrap();
     let stuck = signal(&spawner, Signal::STOP).await;
@@ -56,6 +58,19 @@ async fn a_stuck_launcher_is_replaced() {
     assert!(!exists(stuck));
     let spawner = spawner.with_answer_limit(Duration::from_secs(10));
     works(&spawner).await;
+}
+
+#[tokio::test]
+async fn a_stopped_launcher_goes_on() {
+    let spawner = launcher().with_look_interval(Duration::from_millis(20));
+    let mark = Mark::new();
+    let Started { mut process, .. } = soon(spawner.spawn(mark.shell("exec sleep 1000"))).await.unwrap();
+    let stopped = signal(&spawner, Signal::STOP).await;
+    works(&spawner).await;
+    assert_eq!(spawner.launcher_pid().await, Some(stopped));
+    process.kill();
+    assert_eq!(soon(process.exited()).await, ExitStatus::Signal(Signal::KILL.as_raw()));
+    soon(process.gone()).await;
 }
 
 #[tokio::test]

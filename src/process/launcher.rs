@@ -40,9 +40,16 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// a new one. Dropping this and every [`Process`] it gave ends the launcher.
 pub struct LauncherSpawner {
     binary: PathBuf,
-    answer_limit: Duration,
+    patience: Patience,
     starting: Semaphore,
     slot: Mutex<Slot>,
+}
+
+/// How long the launcher is waited for, and how often it is looked at.
+#[derive(Clone, Copy)]
+struct Patience {
+    answer_limit: Duration,
+    look_interval: Duration,
 }
 
 #[derive(Default)]
@@ -57,7 +64,7 @@ impl LauncherSpawner {
     pub fn new(binary: PathBuf) -> Self {
         Self {
             binary,
-            answer_limit: ANSWER_LIMIT,
+            patience: Patience { answer_limit: ANSWER_LIMIT, look_interval: super::LOOK_INTERVAL },
             starting: Semaphore::new(MAX_STARTING as usize),
             slot: Mutex::default(),
         }
@@ -66,7 +73,14 @@ impl LauncherSpawner {
     /// Sets how long an answer of the launcher may take (10 s unless set) before it is killed and replaced.
     #[must_use]
     pub fn with_answer_limit(mut self, limit: Duration) -> Self {
-        self.answer_limit = limit;
+        self.patience.answer_limit = limit;
+        self
+    }
+
+    /// Sets how often to look whether somebody stopped the launcher (250 ms unless set), to have it go on.
+    #[must_use]
+    pub fn with_look_interval(mut self, interval: Duration) -> Self {
+        self.patience.look_interval = interval;
         self
     }
 
@@ -112,7 +126,7 @@ impl LauncherSpawner {
             let text = format!("it ended at once several times; the next try is in {} ms", wait.as_millis());
             return Err(self.unavailable(text));
         }
-        let connection = Connection::open(&self.binary, self.answer_limit).await;
+        let connection = Connection::open(&self.binary, self.patience).await;
         if matches!(connection, Err(SpawnError::LauncherUnavailable { .. })) {
             backoff.died(now, now);
         }
@@ -139,7 +153,7 @@ impl LauncherSpawner {
         let control = Arc::new(TreeControl::new(id, requests));
         // From here on, whatever ends this future kills what it started.
         let unborn = KillOnDrop(&control);
-        let pid = match timeout(self.answer_limit, answered.recv()).await {
+        let pid = match timeout(self.patience.answer_limit, answered.recv()).await {
             Ok(Some(Answer::Forked(pid))) => pid,
             Ok(Some(Answer::Failed(error))) => return Err(error),
             Ok(Some(Answer::Started) | None) => return Err(lost()),
@@ -149,7 +163,7 @@ impl LauncherSpawner {
             }
         };
         // The launcher lives; what is slow now is the program's file or folder.
-        match timeout(self.answer_limit, answered.recv()).await {
+        match timeout(self.patience.answer_limit, answered.recv()).await {
             Ok(Some(Answer::Started)) => {}
             Ok(Some(Answer::Failed(error))) => return Err(error),
             Ok(Some(Answer::Forked(_)) | None) => return Err(lost()),

@@ -24,10 +24,14 @@ use tokio::{
     sync::watch,
 };
 
-/// Ticks at which a process that serves the host is looked at: a function may have stopped it.
+/// How often a process that serves the host is looked at: a function may have stopped it.
 #[cfg(target_os = "linux")]
-fn looks_for_a_stop() -> tokio::time::Interval {
-    let mut looks = tokio::time::interval(std::time::Duration::from_millis(250));
+const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// Ticks at which such a process is looked at, the first of them one interval from now.
+#[cfg(target_os = "linux")]
+fn looks_for_a_stop(interval: std::time::Duration) -> tokio::time::Interval {
+    let mut looks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     looks
 }

@@ -10,7 +10,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use native_sandbox_protocol::{
@@ -29,6 +29,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
+    Patience,
     binary::{self, Newborn, unavailable},
     lost::sweep,
 };
@@ -91,7 +92,8 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Starts a launcher and waits until it is ready. Cancelled, the launcher ends by itself.
-    pub(super) async fn open(binary: &Path, answer_limit: Duration) -> Result<Self, SpawnError> {
+    pub(super) async fn open(binary: &Path, patience: Patience) -> Result<Self, SpawnError> {
+        let Patience { answer_limit, look_interval } = patience;
         let born = Instant::now();
         let Newborn { mut child, pid, socket } = binary::start(binary)?;
         let socket = sys::register(socket, Interest::READABLE | Interest::WRITABLE).map_err(|source| {
@@ -130,7 +132,7 @@ impl Connection {
             outgoing: VecDeque::new(),
             packet,
             died: Arc::clone(&died),
-            look: super::super::looks_for_a_stop(),
+            look: super::super::looks_for_a_stop(look_interval),
         };
         tokio::spawn(actor.run());
         Ok(Self { requests, next_id: 1, launcher_pid: pid, born, died })

@@ -334,7 +334,7 @@ struct Reader {
 impl Reader {
     async fn run(mut self) {
         let mut packet = vec![0; wire::MAX_REPORT_BYTES];
-        let mut look = super::looks_for_a_stop();
+        let mut look = super::looks_for_a_stop(super::LOOK_INTERVAL);
         loop {
             tokio::select! {
                 report = self.next(&mut packet) => match report {

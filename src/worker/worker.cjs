@@ -517,36 +517,53 @@ function answer(result, maxResultBytes) {
   else settle(RETURNED, json);
 }
 
+/** What `watch` added to the process. */
+const watchers = [];
+
 /** Tells the host how the process ends; changes nothing of how it ends. */
 function watch() {
   let drained = false;
-  self.on('uncaughtExceptionMonitor', (error, origin) => send(UNCAUGHT, describe(error, origin)));
-  self.on('beforeExit', () => {
+  listen('uncaughtExceptionMonitor', (error, origin) => send(UNCAUGHT, describe(error, origin)));
+  listen('beforeExit', () => {
     if (settled || drained) return;
     drained = true;
     send(DRAINED, '');
   });
-  self.on('exit', (code) => send(EXITING, `{"code":${code | 0}}`));
+  listen('exit', (code) => send(EXITING, `{"code":${code | 0}}`));
+}
+
+function listen(event, listener) {
+  watchers[watchers.length] = [event, listener];
+  self.on(event, listener);
 }
 
 /**
  * Goes the way of a job once, for a process that will serve one later: its pages, and what is compiled lazily, are then in
  * place. Answers to nobody and leaves no trace.
  */
-function warm() {
-  const { mainModule } = self;
-  const own = channel;
+async function rehearse() {
+  const { argv, mainModule, env } = self;
+  const own = { __proto__: null, channel, module: require.cache[__filename], TMPDIR: env.TMPDIR };
   channel = fs.openSync('/dev/null', 'r+');
   try {
     readSync(channel, Buffer.allocUnsafe(HEADER_BYTES), 0, HEADER_BYTES, null);
-    const job = { filename: __filename, lineOffset: 0, columnOffset: 0 };
-    const tool = compileScript(job, 'return async ({ a }) => ({ a })')();
-    apply(tool, undefined, [parse('{"a":"b"}')]);
-    send(READY, stringify({ a: decode(Buffer.from('a'), 'utf8') }));
+    decode(Buffer.from('a'), 'utf8');
+    adopt({ env: { ...env }, cwd: self.cwd(), tmpdir: '/', filename: __filename });
+    const job = parse(
+      stringify({ kind: 'script', filename: __filename, lineOffset: 0, columnOffset: 0, maxResultBytes: 100 })
+    );
+    await run(job, 'return async ({ a }) => ({ a })', parse('{"a":"b"}'));
   } finally {
     fs.closeSync(channel);
-    channel = own;
+    channel = own.channel;
+    settled = false;
+    for (const [event, listener] of watchers) self.off(event, listener);
+    watchers.length = 0;
+    self.argv = argv;
     self.mainModule = mainModule;
+    require.cache[__filename] = own.module;
+    if (own.TMPDIR === undefined) delete env.TMPDIR;
+    else env.TMPDIR = own.TMPDIR;
   }
 }
 
@@ -571,7 +588,7 @@ function serve(fd, begin) {
   run(parsed, code, parse(args));
 }
 
-module.exports = { serve, warm };
+module.exports = { rehearse, serve };
 
 if (require.main === module) {
   // Windows has no descriptor 3 to pass on: there the channel is a named pipe.

@@ -246,6 +246,7 @@ function work(child) {
   becomeChild(child);
   seedRandom(forwarder, child.seed);
   startClock();
+  delete require.cache[__filename];
   process.execArgv = process.execArgv.filter((flag) => flag !== '--single-threaded' && !flag.startsWith('--no-wasm-'));
   // Touches the pages that a job will, so that the job does not wait for their copies.
   worker.warm();

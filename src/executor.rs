@@ -192,7 +192,8 @@ impl Executor {
             inner.calls().remove(&call_id);
             host.counters().answered(&answer);
             let answer = answer.map_err(|error| {
-                let error = outcome::naming_undeclared(error, |name| declared.dependencies.contains_key(name));
+                let error =
+                    outcome::naming_undeclared(error, |name| declared.dependencies.contains_key(name));
                 SandboxError { duration: began.elapsed(), ..error }
             });
             done(answer);
@@ -467,7 +468,8 @@ impl Setup {
         }
         let folder = host::store_base(&self.settings, &self.facts);
         // Where Node looks for packages of a file below `folder`.
-        let is_around = |package: &str| folder.ancestors().any(|above| above.join("node_modules").join(package).exists());
+        let is_around =
+            |package: &str| folder.ancestors().any(|above| above.join("node_modules").join(package).exists());
         match prepared.imports.iter().find(|import| !is_around(&import.package)) {
             None => Ok(()),
             Some(import) => {

@@ -101,7 +101,8 @@ impl Cache {
     /// A walk over all: there are few, and it is only taken when one comes and the table is full.
     fn drop_oldest(&mut self) {
         let all = self.entries.iter().enumerate();
-        let used = all.flat_map(|(of, entries)| entries.iter().map(move |(text, entry)| (entry.used, of, text)));
+        let used =
+            all.flat_map(|(of, entries)| entries.iter().map(move |(text, entry)| (entry.used, of, text)));
         let Some((_, of, text)) = used.min_by_key(|(used, ..)| *used) else { return };
         let text = Arc::clone(text);
         if let Some(entry) = self.entries[of].remove(&text) {

@@ -138,7 +138,9 @@ impl Prepared {
     /// What is wrong with `text`, which this was made of, when there is no `package` (one of [`Self::imports`]) to import from.
     pub fn undeclared(text: &str, import: &Import) -> SourceError {
         let package = &import.package;
-        let message = format!("The code imports the package `{package}`, which is not among the function's dependencies");
+        let message = format!(
+            "The code imports the package `{package}`, which is not among the function's dependencies"
+        );
         let help = format!("Help: {}", declare(package));
         Fault { message, range: import.range.clone(), help }.render(without_mark(text))
     }
@@ -233,7 +235,8 @@ fn read(text: &str, languages: &[Language]) -> Result<Prepared, (usize, Fault)> 
 /// What the statements of the final code import (`code`, its facts), at the places of the user's text (`tree`).
 fn imports(tree: &Tree<'_>, code: &Facts) -> Vec<Import> {
     let written = tree.facts.imported();
-    let place = |package: &str| written.iter().find(|(name, _)| *name == package).map(|(_, span)| tree.range(*span));
+    let place =
+        |package: &str| written.iter().find(|(name, _)| *name == package).map(|(_, span)| tree.range(*span));
     let needed = code.imported().into_iter();
     needed
         .map(|(package, _)| Import { package: package.to_owned(), range: place(package).unwrap_or_default() })

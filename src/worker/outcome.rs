@@ -137,7 +137,8 @@ pub fn channel_broken(violation: &Violation) -> SandboxError {
 pub fn naming_undeclared(error: SandboxError, is_declared: impl Fn(&str) -> bool) -> SandboxError {
     match error.cause_json.as_deref().and_then(missing_package) {
         Some(package) if !is_declared(&package) => {
-            let message = format!("{}\nThe package `{package}` is missing; {}", error.message, declare(&package));
+            let message =
+                format!("{}\nThe package `{package}` is missing; {}", error.message, declare(&package));
             SandboxError { message, ..error }
         }
         _ => error,

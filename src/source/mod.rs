@@ -252,8 +252,8 @@ fn read_as(
     let tree = parse::parse(allocator, text, language, reading)?;
     let entry = classify::classify(&tree).map_err(|refusal| (text.len() + refusal.rank, refusal.fault))?;
     let wrapped = wrap::wrap(&tree, &entry);
-    if language == Language::JavaScript {
-        return Ok(Prepared {
+    let prepared = if language == Language::JavaScript {
+        Prepared {
             kind: tree.kind,
             code: wrapped.code(text),
             line_offset: 0,
@@ -261,7 +261,19 @@ fn read_as(
             source_map: None,
             packages: tree.facts.packages(),
             imports: imports(&tree, &tree.facts),
-        });
+        }
+    } else {
+        typescript::transform(allocator, text, &tree, &wrapped).map_err(|fault| (text.len(), fault))?
+    };
+    match parse::syntax_error(allocator, &prepared.code, prepared.kind) {
+        None => Ok(prepared),
+        Some(error) => {
+            let place = prepared.source_map.is_none().then(|| error.labels.first()).flatten();
+            let range = place.map_or(0..0, |label| {
+                let start = label.offset() as usize;
+                wrapped.user_offset(start)..wrapped.user_offset(start + label.len() as usize)
+            });
+            Err((text.len(), Fault::refused(format!("SyntaxError: {}", error.message), range)))
+        }
     }
-    typescript::transform(allocator, text, &tree, &wrapped).map_err(|fault| (text.len(), fault))
 }

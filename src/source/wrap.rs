@@ -58,14 +58,15 @@ pub(super) fn wrap(tree: &Tree<'_>, entry: &Entry<'_>) -> Wrapped {
             let at = after.map_or(0, |end| end as usize);
             let (open, close) = around(sure);
             wrapped.tool = range.start;
+            // The `;` is for a function that was a statement: the next one may stand on its line.
             if last || tree.kind == Kind::Module {
                 wrapped.insert(at, format!("{before}{give}{open}"));
-                wrapped.insert(range.end, close.to_owned());
+                wrapped.insert(range.end, format!("{close};"));
             } else {
                 // What stands below has to run, too. The comma keeps the function from getting the variable's name.
                 let name = tree.unused_name("__tool");
                 wrapped.insert(at, format!("{before}var {name}=(0,{open}"));
-                wrapped.insert(range.end, format!("{close})"));
+                wrapped.insert(range.end, format!("{close});"));
                 wrapped.epilogue = format!("return {name};");
             }
         }

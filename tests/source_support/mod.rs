@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use native_sandbox_executor::source::{Kind, Prepared, Runtime, prepare};
 use oxc_allocator::Allocator;
 use oxc_parser::{ParseOptions, Parser};
+use oxc_sourcemap::SourceMap;
 use oxc_span::SourceType;
 
 /// An error is a few sentences and a picture.
@@ -14,7 +15,7 @@ const MAX_ERROR_BYTES: usize = 4_000;
 const MAX_TIME: Duration = Duration::from_secs(20);
 
 /// Prepares `text` and says what is wrong with what comes, if anything is. Not coming back at all is seen by the caller.
-pub fn fault_of(text: &str, runtime: Runtime) -> Option<String> {
+pub(crate) fn fault_of(text: &str, runtime: Runtime) -> Option<String> {
     let began = Instant::now();
     let outcome = prepare(text, runtime);
     let took = began.elapsed();
@@ -71,8 +72,8 @@ fn fault_of_prepared(own: &str, prepared: &Prepared) -> Option<String> {
     if let Some(import) = outside {
         return Some(format!("the import of {} is outside of the text: {:?}", import.package, import.range));
     }
-    let undeclared = prepared.imports.iter().find(|import| !prepared.packages.contains(&import.package));
-    if let Some(import) = undeclared {
+    let unnamed = prepared.imports.iter().find(|import| !prepared.packages.contains(&import.package));
+    if let Some(import) = unnamed {
         return Some(format!("{} is imported, and not among {:?}", import.package, prepared.packages));
     }
     match &prepared.source_map {
@@ -92,32 +93,24 @@ fn fault_of_offsets(own: &str, prepared: &Prepared) -> Option<String> {
     if offset.is_none_or(|offset| offset > first) {
         return Some(format!("{} columns before the first", prepared.column_offset));
     }
-    let moved =
-        (1..user.len()).find(|&line| !code[line].contains(user[line]) && !was_split(code[line], user[line]));
+    let moved = (1..user.len()).find(|&line| !has_in_order(code[line], user[line]));
     moved.map(|line| format!("line {} is another one: {}", line + 1, code[line]))
 }
 
 /// Whether `code` is `user` with something put in.
-fn was_split(code: &str, user: &str) -> bool {
+fn has_in_order(code: &str, user: &str) -> bool {
     let mut left = code.chars();
     user.chars().all(|wanted| left.any(|found| found == wanted))
 }
 
 fn fault_of_map(own: &str, prepared: &Prepared, json: &str) -> Option<String> {
-    let map = match oxc_sourcemap::SourceMap::from_json_string(json) {
+    let map = match SourceMap::from_json_string(json) {
         Ok(map) => map,
         Err(error) => return Some(format!("no source map: {error}")),
     };
-    // JavaScript ends lines at more than editors do, which is how V8 counts.
-    let ends = |text: &str| {
-        let text = text.replace("\r\n", "\n");
-        text.split(['\n', '\r', '\u{2028}', '\u{2029}'])
-            .map(|line| line.encode_utf16().count())
-            .collect::<Vec<_>>()
-    };
-    let (code, user) = (ends(&prepared.code), ends(own));
-    let within = |lines: &[usize], line: u32, column: u32| {
-        lines.get(line as usize).is_some_and(|&columns| column as usize <= columns)
+    let (code, user) = (widths(&prepared.code), widths(own));
+    let within = |widths: &[usize], line: u32, column: u32| {
+        widths.get(line as usize).is_some_and(|&width| column as usize <= width)
     };
     let outside = map.get_tokens().find(|token| {
         let leads = token.get_source_id().is_some();
@@ -125,14 +118,17 @@ fn fault_of_map(own: &str, prepared: &Prepared, json: &str) -> Option<String> {
             || leads && !within(&user, token.get_src_line(), token.get_src_col())
     });
     outside.map(|token| {
-        format!(
-            "{}:{} of the code leads to {}:{}, outside of the text",
-            token.get_dst_line(),
-            token.get_dst_col(),
-            token.get_src_line(),
-            token.get_src_col()
-        )
+        let (line, column) = (token.get_dst_line(), token.get_dst_col());
+        let (to_line, to_column) = (token.get_src_line(), token.get_src_col());
+        format!("{line}:{column} of the code leads to {to_line}:{to_column}, outside of\n{}", prepared.code)
     })
+}
+
+/// UTF-16 units of each line, as V8 counts lines: it ends them at more than editors do.
+fn widths(text: &str) -> Vec<usize> {
+    let text = text.replace("\r\n", "\n");
+    let lines = text.split(['\n', '\r', '\u{2028}', '\u{2029}']);
+    lines.map(|line| line.encode_utf16().count()).collect()
 }
 
 fn syntax_error(prepared: &Prepared) -> Option<String> {

@@ -252,6 +252,10 @@ fn read_as(
     let tree = parse::parse(allocator, text, language, reading)?;
     let entry = classify::classify(&tree).map_err(|refusal| (text.len() + refusal.rank, refusal.fault))?;
     let wrapped = wrap::wrap(&tree, &entry);
+    if !wrapped.is_sound(text.len()) {
+        let message = "SyntaxError: The code can be read in more than one way; end its statements with `;`";
+        return Err((text.len(), Fault::refused(message, 0..text.len())));
+    }
     let prepared = if language == Language::JavaScript {
         Prepared {
             kind: tree.kind,

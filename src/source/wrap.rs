@@ -169,6 +169,12 @@ impl Wrapped {
         self.inserts.push((at, text));
     }
 
+    /// Whether all inserts are within a text of `length` bytes and in order. They are not where the parser, after a second look at
+    /// an `await`, has statements that overlap.
+    pub(super) fn is_sound(&self, length: usize) -> bool {
+        self.inserts.is_sorted_by_key(|(at, _)| *at) && self.inserts.iter().all(|(at, _)| *at <= length)
+    }
+
     /// The text with everything in it.
     pub(super) fn code(&self, text: &str) -> String {
         let added: usize = self.inserts.iter().map(|(_, insert)| insert.len()).sum();

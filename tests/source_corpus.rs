@@ -426,6 +426,7 @@ fn mutants() -> impl Strategy<Value = String> {
 const CASES: u32 = 2_000;
 
 fn cases() -> u32 {
+    #[expect(clippy::disallowed_methods, reason = "it is about this test, not about the package")]
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     asked.unwrap_or(CASES)
 }

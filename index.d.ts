@@ -379,6 +379,8 @@ export interface ExecutorMetrics {
     evictions: number;
     renewals: number;
   };
+  /** Source texts that are kept in their prepared form, and how often one of them spared the work. Absent when the options are bad. */
+  sources?: { kept: number; reused: number };
   [area: string]: unknown;
 }
 
@@ -403,7 +405,7 @@ export type SandboxErrorCode =
   | 'INVALID_CONFIG'
   /** The source text is no runnable function. */
   | 'INVALID_SOURCE'
-  /** A dependency is malformed, or forbidden by the policy. */
+  /** A dependency is malformed, or forbidden by the policy; or the code imports a package that is not declared. */
   | 'INVALID_DEPENDENCY'
   /** No permit came free in time, or too many calls wait already. */
   | 'QUEUE_TIMEOUT'

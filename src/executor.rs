@@ -180,6 +180,8 @@ impl Executor {
         let place = setup.place(&request);
         let (settle, settled) = oneshot::channel();
         let inner = Arc::clone(&self.inner);
+        let request = Arc::new(request);
+        let declared = Arc::clone(&request);
         let life = async move { inner.life(&request, place, args_json, events, &state, settle).await };
         let host = setup.host;
         host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, life)));
@@ -189,7 +191,12 @@ impl Executor {
             let answer = settled.await.unwrap_or_else(|_| Err(internal_failure()));
             inner.calls().remove(&call_id);
             host.counters().answered(&answer);
-            done(answer.map_err(|error| SandboxError { duration: began.elapsed(), ..error }));
+            let answer = answer.map_err(|error| {
+                let error =
+                    outcome::naming_undeclared(error, |name| declared.dependencies.contains_key(name));
+                SandboxError { duration: began.elapsed(), ..error }
+            });
+            done(answer);
         });
     }
 
@@ -435,20 +442,41 @@ impl Setup {
         let worker = state
             .unless_cancelled(Phase::Start, self.worker(request, &prepared.packages, &lease, &run))
             .await??;
-        let job = self.job(request, prepared, args_json, &lease, &run);
+        let job = self.job(request, &prepared, args_json, &lease, &run);
         Ok((worker, Running { job, run, lease, permit }))
     }
 
-    fn check(&self, request: &Request) -> Result<Prepared, SandboxError> {
+    fn check(&self, request: &Request) -> Result<Arc<Prepared>, SandboxError> {
         policy::check(&request.dependencies, &self.settings.dependencies)?;
-        let prepare = || source::prepare(&request.source, request.runtime());
+        let prepare = || self.host.prepare(&request.source, request.runtime());
         // Microseconds for what people write; what takes longer must not hold up other calls.
         let prepared = if request.source.len() > QUICK_SOURCE_BYTES {
             tokio::task::block_in_place(prepare)
         } else {
             prepare()
         };
-        prepared.map_err(|error| SandboxError::new(Code::InvalidSource, Phase::Validate, error.message))
+        let prepared = prepared
+            .map_err(|error| SandboxError::new(Code::InvalidSource, Phase::Validate, error.message))?;
+        self.check_imports(request, &prepared)?;
+        Ok(prepared)
+    }
+
+    /// Refuses an `import` of a package that cannot be there. Where something is installed it may be, as a dependency of that.
+    fn check_imports(&self, request: &Request, prepared: &Prepared) -> Result<(), SandboxError> {
+        if !request.dependencies.is_empty() {
+            return Ok(());
+        }
+        let folder = host::store_base(&self.settings, &self.facts);
+        // Where Node looks for packages of a file below `folder`.
+        let is_around =
+            |package: &str| folder.ancestors().any(|above| above.join("node_modules").join(package).exists());
+        match prepared.imports.iter().find(|import| !is_around(&import.package)) {
+            None => Ok(()),
+            Some(import) => {
+                let error = Prepared::undeclared(&request.source, import);
+                Err(SandboxError::new(Code::InvalidDependency, Phase::Validate, error.message))
+            }
+        }
     }
 
     /// A place in the queue, taken at once.
@@ -542,7 +570,7 @@ impl Setup {
     fn job(
         &self,
         request: &Request,
-        prepared: Prepared,
+        prepared: &Prepared,
         args_json: Option<String>,
         sandbox: &Sandbox,
         run: &RunFolder,
@@ -564,9 +592,9 @@ impl Setup {
             env,
             line_offset: prepared.line_offset,
             column_offset: prepared.column_offset,
-            source_map: prepared.source_map,
+            source_map: prepared.source_map.clone(),
             max_result_bytes: self.settings.max_output_bytes,
-            code: prepared.code,
+            code: prepared.code.clone(),
             args: args_json,
         }
     }

@@ -26,6 +26,7 @@ use crate::{
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
+    source::{self, Prepared, Runtime as SourceRuntime, SourceError},
     start::{Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
@@ -102,6 +103,7 @@ pub struct Host {
     live: Arc<Live>,
     stores: Mutex<HashMap<PathBuf, OpenStore>>,
     counters: Counters,
+    prepared: Mutex<source::Cache>,
     sweeping: AtomicBool,
 }
 
@@ -245,6 +247,7 @@ impl Host {
             starter,
             stores: Mutex::default(),
             counters: Counters::default(),
+            prepared: Mutex::default(),
             sweeping: AtomicBool::new(false),
         })
     }
@@ -272,6 +275,18 @@ impl Host {
     /// Runs everything of the core.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
+    }
+
+    /// Classifies `text` and makes it runnable, or remembers what came of it.
+    pub fn prepare(&self, text: &str, runtime: SourceRuntime) -> Result<Arc<Prepared>, SourceError> {
+        let cache = || self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(prepared) = cache().get(text, runtime) {
+            return Ok(prepared);
+        }
+        // Not under the lock: other texts need not wait for this one.
+        let prepared = Arc::new(source::prepare(text, runtime)?);
+        cache().insert(text, runtime, Arc::clone(&prepared));
+        Ok(prepared)
     }
 
     /// Permits.
@@ -425,6 +440,7 @@ impl Host {
             "queue": queue,
             "pool": { "sandboxes": self.pool.len() },
             "store": self.store_metrics(settings, facts),
+            "sources": self.source_metrics(),
             "rung": rung,
             "rungsNotUsed": not_used.iter().map(|(rung, reason)| json!({ "rung": rung, "reason": reason })).collect::<Vec<_>>(),
             "withoutLauncher": self.starter.refusal(),
@@ -432,6 +448,11 @@ impl Host {
             "counters": self.counters.to_json(),
             "settings": settings.origins,
         })
+    }
+
+    fn source_metrics(&self) -> Value {
+        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        json!({ "kept": prepared.len(), "reused": prepared.hits() })
     }
 
     /// The executor's own store, and what this process did in all of its stores.
@@ -461,7 +482,8 @@ fn give_back(sandbox: Sandbox, background: &Supply, runtime: &Handle) {
     background.spawn_on(wait, runtime);
 }
 
-fn store_base(settings: &Settings, facts: &HostFacts) -> PathBuf {
+/// The folder that an executor's store lies in.
+pub fn store_base(settings: &Settings, facts: &HostFacts) -> PathBuf {
     settings.store_dir.clone().unwrap_or_else(|| facts.tmpdir.clone())
 }
 

@@ -1,12 +1,19 @@
 //! What a worker's frames and its end mean for the caller: a result, or an error with the text that people and models read. Pure.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::protocol::{Frame, Thrown, Violation};
 use crate::{
     error::{Code, Phase, SandboxError},
     process::ExitStatus,
+    source::{declare, package_of},
 };
+
+/// A thrown value and its causes, as far as a missing package is looked for in them.
+const CAUSES_LOOKED_AT: usize = 8;
 
 /// How a call ends: the result as JSON text (`None` for `undefined`), or an error.
 pub type Outcome = Result<Option<String>, SandboxError>;
@@ -123,6 +130,54 @@ pub fn channel_broken(violation: &Violation) -> SandboxError {
          result is lost"
     );
     SandboxError::new(Code::ToolError, Phase::Result, message)
+}
+
+/// Adds to an error about a module that was not found what to do, if it is one of a package that is not declared. Node names
+/// what it did not find in the text only.
+pub fn naming_undeclared(error: SandboxError, is_declared: impl Fn(&str) -> bool) -> SandboxError {
+    match error.cause_json.as_deref().and_then(missing_package) {
+        Some(package) if !is_declared(&package) => {
+            let message =
+                format!("{}\nThe package `{package}` is missing; {}", error.message, declare(&package));
+            SandboxError { message, ..error }
+        }
+        _ => error,
+    }
+}
+
+/// The package that a thrown value says was not found, of itself or of one of its causes.
+fn missing_package(thrown_json: &str) -> Option<String> {
+    let mut at = thrown_json;
+    for _ in 0..CAUSES_LOOKED_AT {
+        let link: Link<'_> = serde_json::from_str(at).ok()?;
+        let fields: Option<Fields<'_>> = link.fields.and_then(|json| serde_json::from_str(json.get()).ok());
+        let code = fields.and_then(|fields| fields.code);
+        if matches!(code.as_deref(), Some("MODULE_NOT_FOUND" | "ERR_MODULE_NOT_FOUND")) {
+            let message = link.message?;
+            let rest = message.strip_prefix("Cannot find ")?;
+            let quoted = rest.strip_prefix("package '").or_else(|| rest.strip_prefix("module '"))?;
+            return package_of(quoted.split_once('\'')?.0).map(str::to_owned);
+        }
+        at = link.cause?.get();
+    }
+    None
+}
+
+/// What is looked at of a thrown value.
+#[derive(Deserialize)]
+struct Link<'a> {
+    #[serde(borrow)]
+    message: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    fields: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cause: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow)]
+    code: Option<Cow<'a, str>>,
 }
 
 fn threw(code: Code, phase: Phase, exit_code: i32, thrown: Thrown) -> SandboxError {
@@ -282,6 +337,42 @@ mod tests {
             "Function execution failed with code 1: TypeError: a\n [cause]: Error: b\n [cause]: c"
         );
         assert_eq!(error.cause_json.as_deref(), Some("{\"text\":\"TypeError: a\"}"));
+    }
+
+    fn missing(json: &str, declared: &[&str]) -> String {
+        let error = SandboxError {
+            cause_json: Some(json.to_owned()),
+            ..SandboxError::new(Code::ToolError, Phase::Run, "m")
+        };
+        naming_undeclared(error, |name| declared.contains(&name)).message
+    }
+
+    #[test]
+    fn a_missing_package_that_is_not_declared_is_named() {
+        let hint = |name: &str| {
+            format!(
+                "m\nThe package `{name}` is missing; declare it in the function's `dependencies`, for example {{ \"{name}\": \"latest\" }}"
+            )
+        };
+        let required = r#"{"text":"","message":"Cannot find module '@a/b/c.js'\nRequire stack:\n- /w","fields":{"code":"MODULE_NOT_FOUND"}}"#;
+        assert_eq!(missing(required, &["@a/c"]), hint("@a/b"));
+        assert_eq!(missing(required, &["@a/b"]), "m", "what is declared lacks a file, not a declaration");
+        let imported = r#"{"text":"","message":"Cannot find package 'x' imported from /w","fields":{"code":"ERR_MODULE_NOT_FOUND"}}"#;
+        assert_eq!(missing(imported, &[]), hint("x"));
+        assert_eq!(missing(&format!(r#"{{"text":"","message":"m","cause":{imported}}}"#), &[]), hint("x"));
+        for other in [
+            r#"{"text":"Cannot find package 'x'","message":"Cannot find package 'x'"}"#,
+            r#"{"text":"","message":"Cannot find module './x'","fields":{"code":"MODULE_NOT_FOUND"}}"#,
+            r#"{"text":"","message":"Cannot find module '/x'","fields":{"code":"ERR_MODULE_NOT_FOUND"}}"#,
+            r#"{"text":"","message":"Cannot find x","fields":{"code":"MODULE_NOT_FOUND"}}"#,
+            r#"{"text":"","message":5,"fields":{"code":"MODULE_NOT_FOUND"}}"#,
+            r#"{"text":"","fields":[1]}"#,
+            "no JSON",
+        ] {
+            assert_eq!(missing(other, &[]), "m", "{other}");
+        }
+        let deep = format!("{}{imported}{}", r#"{"text":"","cause":"#.repeat(5_000), "}".repeat(5_000));
+        assert_eq!(missing(&deep, &[]), "m");
     }
 
     #[test]

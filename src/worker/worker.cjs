@@ -8,7 +8,7 @@
 
 const fs = require('node:fs');
 const Module = require('node:module');
-const { dirname } = require('node:path');
+const { dirname, sep } = require('node:path');
 const { pathToFileURL } = require('node:url');
 const { inspect, types } = require('node:util');
 const vm = require('node:vm');
@@ -42,6 +42,21 @@ const slice = uncurry(String.prototype.slice);
 const startsWith = uncurry(String.prototype.startsWith);
 const toWellFormed = uncurry(String.prototype.toWellFormed);
 const trimStart = uncurry(String.prototype.trimStart);
+const addTo = uncurry(WeakSet.prototype.add);
+const isIn = uncurry(WeakSet.prototype.has);
+const frameText = uncurry(framePrototype().toString);
+const nodeStack = Error.prepareStackTrace;
+
+/** What V8 makes frames of; it has no name. */
+function framePrototype() {
+  const { prepareStackTrace, stackTraceLimit } = Error;
+  Error.stackTraceLimit = 1;
+  Error.prepareStackTrace = (_error, frames) => frames;
+  const prototype = Reflect.getPrototypeOf(new Error('for its frames').stack[0]);
+  Error.prepareStackTrace = prepareStackTrace;
+  Error.stackTraceLimit = stackTraceLimit;
+  return prototype;
+}
 
 const VERSION = 1;
 const CHANNEL_FD = 3;
@@ -156,7 +171,7 @@ function members(value, budget, above) {
   const stack = read(value, 'stack');
   let json = textMember('text', text, budget);
   json += `,${textMember('name', name, budget)},${textMember('message', message, budget)}`;
-  if (typeof stack === 'string') json += `,${textMember('stack', cleanStack(stack), budget)}`;
+  if (typeof stack === 'string') json += `,${textMember('stack', cleanStack(stack, value), budget)}`;
   json += fieldsMember(value, budget);
   json += causeMember(read(value, 'cause'), budget, path);
   return json + (isAggregate(value, name) ? errorsMember(read(value, 'errors'), budget, path) : '');
@@ -290,24 +305,67 @@ function cut(text, budget) {
 /** How positions in stack traces lead back to the user's text; set once the job is known. */
 let positions = { __proto__: null, shownAs: undefined, map: undefined };
 
-/** A stack without the frames of this script and of Node's internals, its positions those of the user's text. */
-function cleanStack(stack) {
+/** Errors whose stack `userStack` has written. */
+const written = new WeakSet();
+
+/**
+ * What `error.stack` is, for the function as well: frames with positions of the user's text, and those of this package left out.
+ * Node calls it when a stack is read for the first time.
+ */
+function userStack(error, frames) {
+  let text = nodeStack(error, []);
+  for (let i = 0; i < frames.length; i++) {
+    const line = `\n    at ${frameText(frames[i])}`;
+    // Whatever is below was there before the user's code.
+    if (isOwnFrame(line)) break;
+    text += userPosition(line);
+  }
+  addTo(written, error);
+  return text;
+}
+
+/** Has stacks read as `userStack` writes them, unless a package that is loaded already does so in another way. */
+function writeStacks() {
+  if (IntrinsicError.prepareStackTrace === nodeStack) defineHidden(IntrinsicError, 'prepareStackTrace', userStack);
+}
+
+/** Whether positions in the stack of `error` are the user's already: it was written by `userStack`, or put together from such. */
+function isWritten(error) {
+  return isIn(written, error) || read(IntrinsicError, 'prepareStackTrace') === userStack;
+}
+
+/** The stack of `error` without the frames of this package and of Node's internals, its positions those of the user's text. */
+function cleanStack(stack, error) {
+  const done = isWritten(error);
   let clean = '';
   for (let start = 0; start <= stack.length; ) {
     const newline = indexOf(stack, '\n', start);
     const end = newline < 0 ? stack.length : newline;
     const line = slice(stack, start, end);
-    if (!isForeignFrame(line)) clean += (start === 0 ? '' : '\n') + userPosition(line);
+    if (!isForeignFrame(line))
+      clean += (start === 0 ? '' : '\n') + (done ? placeOnly(line, start) : userPosition(line));
     start = end + 1;
   }
   return clean;
+}
+
+/** In front of the stack of a syntax error Node puts the place, when the stack is written already. */
+function placeOnly(line, start) {
+  return start === 0 && startsWith(line, `${positions.shownAs}:`) ? userPosition(line) : line;
 }
 
 function isForeignFrame(line) {
   if (!startsWith(trimStart(line), 'at ')) return false;
   // Node's loaders run through `diagnostics_channel`.
   if (includes(line, 'node:internal/') || includes(line, 'node:diagnostics_channel:')) return true;
-  return includes(line, `${__filename}:`);
+  return isOwnFrame(line);
+}
+
+/** The folder of this script holds what this package runs in a worker, and nothing else. */
+const OWN_FOLDER = dirname(__filename) + sep;
+
+function isOwnFrame(line) {
+  return includes(line, OWN_FOLDER);
 }
 
 /** Rewrites `<file>:<line>` and `<file>:<line>:<column>` of the compiled text. */
@@ -426,7 +484,7 @@ function isOwnSyntaxError(error, isModule) {
   const stack = read(error, 'stack');
   if (typeof stack !== 'string') return false;
   // Of a module that does not parse Node tells no place; nobody's code is in the stack then.
-  return startsWith(stack, `${positions.shownAs}:`) || (isModule && !includes(cleanStack(stack), '\n    at '));
+  return startsWith(stack, `${positions.shownAs}:`) || (isModule && !includes(cleanStack(stack, error), '\n    at '));
 }
 
 /** Puts the line, which V8 tells at the start of the stack only, into the message. */
@@ -470,6 +528,7 @@ async function run(job, code, args) {
   const isModule = job.kind === 'module';
   const shownAs = isModule ? pathToFileURL(job.filename).href : job.filename;
   positions = { __proto__: null, shownAs, map: positionMap(job) };
+  writeStacks();
   let load;
   if (isModule) {
     load = prepareModule(job, code);
@@ -544,6 +603,7 @@ function listen(event, listener) {
 async function rehearse() {
   const { argv, mainModule, env } = self;
   const own = { __proto__: null, channel, module: require.cache[__filename], TMPDIR: env.TMPDIR };
+  const stacks = Object.getOwnPropertyDescriptor(IntrinsicError, 'prepareStackTrace');
   channel = fs.openSync('/dev/null', 'r+');
   try {
     readSync(channel, Buffer.allocUnsafe(HEADER_BYTES), 0, HEADER_BYTES, null);
@@ -561,6 +621,8 @@ async function rehearse() {
     watchers.length = 0;
     self.argv = argv;
     self.mainModule = mainModule;
+    if (stacks === undefined) delete IntrinsicError.prepareStackTrace;
+    else defineProperty(IntrinsicError, 'prepareStackTrace', stacks);
     require.cache[__filename] = own.module;
     if (own.TMPDIR === undefined) delete env.TMPDIR;
     else env.TMPDIR = own.TMPDIR;

@@ -308,6 +308,7 @@ async function work(child) {
   becomeChild(child);
   seedRandom(forwarder, child.seed);
   startClock();
+  delete require.cache[__filename];
   process.execArgv = process.execArgv.filter((flag) => !OWN_FLAGS.includes(flag));
   // Touches the pages that a job will, so that the job does not wait for their copies.
   await worker.rehearse();

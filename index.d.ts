@@ -466,8 +466,8 @@ export class SandboxError extends Error {
   /** The end of what the function (or npm) printed, where it ran. */
   stderr?: string;
   /**
-   * What the function threw: an `Error` with its own name, message, stack, enumerable fields and causes, or the text or
-   * fields of anything else. For `ABORTED` the signal's reason, for `ADDON_MISSING` the loader's error.
+   * What the function threw: an `Error` with its own name, message, stack, enumerable fields and causes, a `null`, number,
+   * boolean or text itself, or the fields or text of anything else; absent when it threw `undefined`. For `ABORTED` the signal's reason, for `ADDON_MISSING` the loader's error.
    */
   cause?: unknown;
 }

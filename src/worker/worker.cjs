@@ -18,6 +18,7 @@ const { apply, getPrototypeOf } = Reflect;
 const { defineProperty, keys } = Object;
 const { parse, stringify } = JSON;
 const { isArray } = Array;
+const { isFinite: isFiniteNumber } = Number;
 const { isNativeError, isPromise } = types;
 const { readSync, writeSync } = fs;
 const { min } = Math;
@@ -163,6 +164,10 @@ function members(value, budget, above) {
 }
 
 function nonErrorMembers(value, budget) {
+  if (value === undefined) return `${textMember('text', 'undefined', budget)},"kind":"undefined"`;
+  if (value === null || typeof value === 'boolean' || (typeof value === 'number' && isFiniteNumber(value))) {
+    return `${textMember('text', toText(value), budget)},"value":${stringify(value)}`;
+  }
   const json = typeof value === 'object' && value !== null ? jsonOf(value) : undefined;
   // `{}` tells nothing about a Map or a class instance; `inspect` does.
   const telling = json !== undefined && json !== '{}';
@@ -198,7 +203,12 @@ function causeMember(cause, budget, path) {
 
 /** What other errors have under that name (validation libraries do) is a field like any other. */
 function isAggregate(error, name) {
-  return name === 'AggregateError' || error instanceof IntrinsicAggregateError;
+  try {
+    return name === 'AggregateError' || error instanceof IntrinsicAggregateError;
+  } catch {
+    // A proxy may refuse to say what it is.
+    return false;
+  }
 }
 
 /** The errors of an `AggregateError`. */
@@ -210,7 +220,7 @@ function errorsMember(errors, budget, path) {
     if (!canNest(error, budget, path)) continue;
     json += `${json === '' ? '' : ','}{${members(error, budget, path)}}`;
   }
-  return json === '' ? '' : `,"errors":[${json}]`;
+  return `,"errors":[${json}]`;
 }
 
 function canNest(value, budget, path) {

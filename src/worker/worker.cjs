@@ -15,7 +15,7 @@ const vm = require('node:vm');
 
 const self = process;
 const { apply, getPrototypeOf } = Reflect;
-const { defineProperty, keys } = Object;
+const { defineProperty, getOwnPropertyDescriptor, keys } = Object;
 const { parse, stringify } = JSON;
 const { isArray } = Array;
 const { isFinite: isFiniteNumber } = Number;
@@ -391,6 +391,29 @@ function adopt({ env, cwd, tmpdir, filename }) {
   delete require.cache[__filename];
 }
 
+/**
+ * Lets a stream write at once, as Node promises for pipes on Linux and does up to 64 KiB: what is printed before the function
+ * settles, or before the process exits, is then with the host before it hears of that.
+ */
+function writeAtOnce(name) {
+  const descriptor = getOwnPropertyDescriptor(self, name);
+  const makeStream = descriptor?.get;
+  if (makeStream === undefined || !descriptor.configurable) return;
+  let stream;
+  // Made when it is first used: that costs more than many a function.
+  const get = () => {
+    if (stream !== undefined) return stream;
+    stream = apply(makeStream, self, []);
+    try {
+      stream._handle.setBlocking(true);
+    } catch {
+      // It is no pipe: the function put something else in its place.
+    }
+    return stream;
+  };
+  defineProperty(self, name, { __proto__: null, get, set: descriptor.set, enumerable: true, configurable: true });
+}
+
 /** Compiles a script; gives what makes its tool function. */
 function compileScript(job, code) {
   const { filename } = job;
@@ -578,6 +601,8 @@ function serve(fd, begin) {
     throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
   if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
   adopt(parsed);
+  writeAtOnce('stdout');
+  writeAtOnce('stderr');
   run(parsed, code, parse(args));
 }
 

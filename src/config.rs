@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::{
     error::{Code, Phase, SandboxError},
     install::{DependencyPolicy, InstallScripts},
+    limits::{CallLimits, MIN_OPEN_FILES},
     start::Rung,
 };
 
@@ -114,8 +115,8 @@ pub struct Settings {
     pub queue_wait: Duration,
     /// How often expired sandboxes are looked for.
     pub cleanup_interval: Duration,
-    /// Heap limit of a worker, MiB.
-    pub memory_mb: u32,
+    /// What one call may use of the machine.
+    pub limits: CallLimits,
     /// One budget over all permits of the process.
     pub max_concurrent: Option<u32>,
     /// How long what a function left running may go on.
@@ -252,7 +253,7 @@ impl<'a> Reader<'a> {
                 60_000.0,
                 1.0,
             )?,
-            memory_mb: self.count(&key("memoryMb", "MEMORY_MB"), 1024)?,
+            limits: self.limits()?,
             max_concurrent: self.optional_count(&key("maxConcurrent", "MAX_CONCURRENT"))?,
             linger: self.duration(&key("lingerMs", "LINGER_MS"), 250.0, 0.0)?,
             install_timeout: self.duration(&key("installTimeoutMs", "INSTALL_TIMEOUT_MS"), 50_000.0, 1.0)?,
@@ -274,6 +275,22 @@ impl<'a> Reader<'a> {
             node_path: self.path(&key("nodePath", "NODE_PATH"))?.unwrap_or_else(|| exec_path.to_path_buf()),
             npm_path: self.path(&key("npmPath", "NPM_PATH"))?,
             origins: BTreeMap::new(),
+        })
+    }
+
+    fn limits(&mut self) -> Result<CallLimits, SandboxError> {
+        let default = CallLimits::DEFAULT;
+        Ok(CallLimits {
+            memory_mb: self.count(&key("memoryMb", "MEMORY_MB"), default.memory_mb)?,
+            native_memory_mb: self
+                .count(&key("nativeMemoryMb", "NATIVE_MEMORY_MB"), default.native_memory_mb)?,
+            cpu_seconds: self.optional_count(&key("cpuSeconds", "CPU_SECONDS"))?,
+            open_files: self
+                .whole(&key("openFiles", "OPEN_FILES"), MIN_OPEN_FILES)?
+                .unwrap_or(default.open_files),
+            file_size_mb: self.count(&key("fileSizeMb", "FILE_SIZE_MB"), default.file_size_mb)?,
+            disk_mb: self.count(&key("diskMb", "DISK_MB"), default.disk_mb)?,
+            processes: self.count(&key("maxProcesses", "MAX_PROCESSES"), default.processes)?,
         })
     }
 
@@ -331,13 +348,17 @@ impl<'a> Reader<'a> {
     }
 
     fn optional_count(&mut self, key: &Key) -> Result<Option<u32>, SandboxError> {
+        self.whole(key, 1.0)
+    }
+
+    fn whole(&mut self, key: &Key, min: f64) -> Result<Option<u32>, SandboxError> {
         // A fraction counts as the next whole number, as in the original's `useCount < limit`.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "clamped to the range of u32 first"
         )]
-        Ok(self.number(key, 1.0)?.map(|number| number.ceil().min(f64::from(u32::MAX)) as u32))
+        Ok(self.number(key, min)?.map(|number| number.ceil().min(f64::from(u32::MAX)) as u32))
     }
 
     fn count(&mut self, key: &Key, default: u32) -> Result<u32, SandboxError> {
@@ -525,7 +546,7 @@ mod tests {
             ("AGENTS_FUNCTION_TOOL_SANDBOX_MEMORY_MB", " "),
         ];
         let settings = read(&json!({ "poolTtlMs": 9 }), &env).unwrap();
-        assert_eq!((settings.pool_ttl, settings.memory_mb), (Duration::from_millis(9), 1024));
+        assert_eq!((settings.pool_ttl, settings.limits.memory_mb), (Duration::from_millis(9), 1024));
         assert_eq!(
             (settings.origins["poolTtlMs"], settings.origins["memoryMb"]),
             (Origin::Option, Origin::Default)

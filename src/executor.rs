@@ -20,6 +20,7 @@ use tracing::Level;
 use crate::{
     config::{HostFacts, Network, Settings, Tier, millis},
     error::{Code, Phase, SandboxError},
+    gauge,
     host::{self, Account, Host, Sandbox},
     install::policy,
     log::{self, CALL_SINK, NATIVE, SinkId},
@@ -307,9 +308,12 @@ impl Setup {
         let settings = Settings::read(&options, &facts)?;
         refuse_what_cannot_be_enforced(&settings)?;
         let host = host::get(&settings)?;
+        // Of another Node than the host's it is not known yet.
+        let abi = facts.node_abi.as_deref().filter(|_| settings.node_path == facts.exec_path);
         let breed = Arc::new(Breed {
             node: settings.node_path.clone(),
-            memory_mb: settings.memory_mb,
+            memory_mb: settings.limits.memory_mb,
+            limits: settings.limits.of_process(abi),
             boot_env: settings.boot_env(&facts.env),
             load_env: settings.tool_env(&facts.env),
         });
@@ -588,11 +592,13 @@ impl Setup {
             timeout: request.timeout(&self.settings),
             max_output_bytes: self.settings.max_output_bytes,
             linger: self.settings.linger,
-            memory_mb: self.settings.memory_mb,
+            call: self.settings.limits,
         };
+        let aside = gauge::aside([run.cwd(), run.tmpdir()], worker.started.process.pid(), limits.call);
         let output = events.clone().filter(|_| request.wants_logs);
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
-        let report = supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output).await;
+        let report =
+            supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output, aside).await;
         if let Some(events) = events.filter(|_| request.wants_usage) {
             events.event(EventKind::Usage, usage(&report).to_string());
         }

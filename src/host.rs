@@ -22,6 +22,7 @@ use crate::{
     error::{Code, Phase, SandboxError},
     executor::{Answer, QueueClass},
     install::{InstallContext, Scope},
+    limits,
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
@@ -482,6 +483,7 @@ pub fn isolation_report() -> Value {
             layer("namespaces", false, "not in this version"),
             layer("network", false, "not in this version: the network is open, cloud metadata addresses included"),
         ],
+        "limits": limits::report(),
     })
 }
 

@@ -22,9 +22,11 @@ use tokio::{
 
 use crate::{
     error::{Code, Phase, SandboxError},
-    process::{Duplex, ExitStatus, Process},
+    limits::CallLimits,
+    process::{BoxFuture, Duplex, ExitStatus, Process},
     start::Worker,
     worker::{
+        breach::{self, End},
         outcome::{self, Notes, Outcome},
         output::{Tail, Utf8Stream},
         protocol::{Decoder, Job},
@@ -55,8 +57,23 @@ pub struct RunLimits {
     pub max_output_bytes: u64,
     /// How long what the function left running may go on after it settled; never beyond the timeout.
     pub linger: Duration,
-    /// The heap limit that the worker was started with, in MiB; for the error that tells of it.
-    pub memory_mb: u32,
+    /// The other limits, for the errors that tell of them.
+    pub call: CallLimits,
+}
+
+/// What is known of a run from elsewhere than its process, pipes and channel.
+pub struct Aside {
+    /// Ends when the call has exceeded a limit that only a look from the side can tell.
+    pub exceeded: BoxFuture<'static, SandboxError>,
+    /// Whether the kernel has killed some process for want of memory since the run began. Asked after a SIGKILL only.
+    pub oom_killed: Box<dyn Fn() -> bool + Send>,
+}
+
+impl Aside {
+    /// Nothing is known.
+    pub fn nothing() -> Self {
+        Self { exceeded: Box::pin(std::future::pending()), oom_killed: Box::new(|| false) }
+    }
 }
 
 /// Why a caller gives a call up.
@@ -159,6 +176,7 @@ pub async fn supervise(
     cancel: Cancel,
     settle: oneshot::Sender<Outcome>,
     output: Option<Box<dyn OutputSink>>,
+    aside: Aside,
 ) -> RunReport {
     let started = worker.started;
     let (channel, writer) = match started.channel.map(tokio::io::split) {
@@ -186,6 +204,8 @@ pub async fn supervise(
         failure: None,
         lingered: false,
         orphans_killed: false,
+        aside,
+        breach: None,
         limits,
     };
     match job.encode() {
@@ -228,6 +248,7 @@ enum Stage {
 #[derive(Clone, Copy)]
 enum Event {
     Cancelled(CancelReason),
+    Exceeded,
     Timer,
     Exited(ExitStatus),
     Gone,
@@ -259,6 +280,9 @@ struct Run {
     lingered: bool,
     /// Whether what a dead main process left was killed while its pipes are read.
     orphans_killed: bool,
+    aside: Aside,
+    /// What the look from the side found; nothing is looked for any more then.
+    breach: Option<SandboxError>,
     limits: RunLimits,
 }
 
@@ -284,11 +308,15 @@ impl Run {
     /// In this order, so that no flood holds up the deadline, and output that was written before a result counts before it.
     async fn next(&mut self, writing: Pin<&mut impl Future<Output = ()>>, written: bool) -> Event {
         let stage = self.stage;
-        let Self { timer, process, exit, stdout, stderr, channel, settle, cancel, .. } = self;
+        let Self { timer, process, exit, stdout, stderr, channel, settle, cancel, aside, breach, .. } = self;
         tokio::select! {
             biased;
             reason = cancel.cancelled(), if matches!(stage, Stage::Running | Stage::Lingering) => Event::Cancelled(reason),
             () = receiver_dropped(settle), if stage == Stage::Running => Event::Cancelled(CancelReason::Aborted),
+            error = aside.exceeded.as_mut(), if matches!(stage, Stage::Running | Stage::Lingering) && breach.is_none() => {
+                *breach = Some(error);
+                Event::Exceeded
+            }
             () = timer.as_mut(), if self.timer_on => Event::Timer,
             event = process_event(process, stage, exit.is_some()) => event,
             count = stdout.read() => Event::Stdout(count),
@@ -349,6 +377,13 @@ impl Run {
                 self.give_up(reason.error(Phase::Run));
             }
             Event::Cancelled(_) => self.end(self.grace()),
+            Event::Exceeded => {
+                // At once: what exceeds such a limit goes on doing so for as long as it is let.
+                if let Some(error) = self.breach.clone() {
+                    self.settle(Err(error));
+                }
+                self.kill();
+            }
             Event::Timer => self.on_timer(),
             Event::Exited(status) => self.on_exit(status),
             Event::Gone => self.enter_reading(Stage::Flushing),
@@ -427,7 +462,12 @@ impl Run {
 
     fn settle_by_exit(&mut self) {
         let exit = self.exit.unwrap_or(ExitStatus::Lost);
-        let error = self.notes.ended(exit, &self.captured.stderr.tail.text(), self.limits.memory_mb);
+        let end = End {
+            exit,
+            cpu_us: self.process.state().cpu_us,
+            oom_killed: matches!(exit, ExitStatus::Signal(_)) && (self.aside.oom_killed)(),
+        };
+        let error = self.notes.ended(end, &self.captured.stderr.tail.text(), &self.limits.call);
         self.settle(Err(error));
         self.kill();
     }
@@ -462,6 +502,7 @@ impl Run {
 
     fn settle(&mut self, outcome: Outcome) {
         let Some(settle) = self.settle.take() else { return };
+        let outcome = outcome.map_err(|error| breach::of_thrown(error, &self.limits.call));
         self.failure = outcome.as_ref().err().map(|error| error.code);
         // What is left of the call needs no worker kept ready.
         self.process.release();
@@ -643,7 +684,7 @@ mod tests {
         timeout: Duration::from_secs(30),
         max_output_bytes: 1000,
         linger: Duration::from_millis(250),
-        memory_mb: 64,
+        call: CallLimits { memory_mb: 64, ..CallLimits::DEFAULT },
     };
 
     #[derive(Debug, PartialEq, Eq)]
@@ -729,7 +770,7 @@ mod tests {
         let (settle, outcome) = oneshot::channel();
         let printed = Arc::new(Mutex::new(String::new()));
         let sink: Box<dyn OutputSink> = Box::new(Printed(Arc::clone(&printed)));
-        let run = tokio::spawn(supervise(worker, job, limits, cancel, settle, Some(sink)));
+        let run = tokio::spawn(supervise(worker, job, limits, cancel, settle, Some(sink), Aside::nothing()));
         Fake {
             began: Instant::now(),
             state,

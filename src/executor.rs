@@ -255,7 +255,7 @@ impl Executor {
     /// Everything countable.
     pub fn metrics(&self) -> Value {
         match &self.inner.setup {
-            Ok(setup) => setup.host.metrics(&setup.settings, &setup.facts),
+            Ok(setup) => setup.host.metrics(&setup.settings, &setup.facts, &setup.breed),
             Err(error) => json!({ "error": error.message }),
         }
     }

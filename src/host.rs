@@ -27,7 +27,7 @@ use crate::{
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
-    start::{Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
+    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
 };
@@ -411,7 +411,8 @@ impl Host {
     }
 
     /// Everything countable.
-    pub fn metrics(&self, settings: &Settings, facts: &HostFacts) -> Value {
+    /// `breed` and `settings` are those of the executor that asks.
+    pub fn metrics(&self, settings: &Settings, facts: &HostFacts, breed: &Breed) -> Value {
         let queue: serde_json::Map<_, _> = self
             .queue_stats()
             .into_iter()
@@ -421,7 +422,9 @@ impl Host {
                 (format!("vcpu_{}", class.vcpus), stats)
             })
             .collect();
-        let (rung, not_used) = self.ladder.in_use();
+        let (best, not_used) = self.ladder.in_use(breed);
+        // A forced rung is the one that serves, or none does.
+        let rung = settings.start.unwrap_or(best);
         json!({
             "queue": queue,
             "pool": { "sandboxes": self.pool.len() },

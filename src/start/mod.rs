@@ -146,8 +146,8 @@ pub trait Ladder: Send + Sync {
     fn learn(&self, rung: Rung, tree: &Path, tool_id: &Arc<str>, verdict: Verdict);
     /// Ends what is kept ready for a tree.
     fn forget(&self, tree: &Path);
-    /// The rung that the next worker will probably come from, with the reasons why no higher one is used.
-    fn in_use(&self) -> (Rung, Vec<(Rung, String)>);
+    /// The rung that the next worker of this breed will probably come from, with the reasons why no higher one is used.
+    fn in_use(&self, breed: &Breed) -> (Rung, Vec<(Rung, String)>);
     /// Ends everything that is kept ready.
     fn drain(&self);
 }

@@ -3,7 +3,13 @@
 //! An option wins over its variable; an empty variable means the default. A bad value is an error that names the option or
 //! the variable, what it says, and what would be right.
 
-use std::{collections::BTreeMap, fmt::Display, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt::Display,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -268,7 +274,7 @@ impl<'a> Reader<'a> {
                 &key("start", "START"),
                 &[("zygote", Rung::Zygote), ("standby", Rung::Standby), ("spawn", Rung::Spawn)],
             )?,
-            store_dir: self.path(&key("storeDir", "STORE_DIR"))?,
+            store_dir: self.store_dir(&key("storeDir", "STORE_DIR"))?,
             base_store_dirs: self.paths(&key("baseStoreDirs", "BASE_STORE_DIRS"))?,
             store_max_bytes: self.bytes(&key("storeMaxBytes", "STORE_MAX_BYTES"), 2_147_483_648.0)?,
             tenant_key: self.text(&key("tenantKey", "TENANT_KEY"))?,
@@ -387,21 +393,28 @@ impl<'a> Reader<'a> {
     fn path(&mut self, key: &Key) -> Result<Option<PathBuf>, SandboxError> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         let path = PathBuf::from(&text);
+        if text.contains('\0') {
+            return Err(wrong(key, "a path without NUL characters", &text.escape_debug()));
+        }
         if path.is_absolute() { Ok(Some(path)) } else { Err(wrong(key, "an absolute path", &text)) }
+    }
+
+    fn store_dir(&mut self, key: &Key) -> Result<Option<PathBuf>, SandboxError> {
+        self.path(key)?.map(|path| open_to_modules(key, path)).transpose()
     }
 
     fn paths(&mut self, key: &Key) -> Result<Vec<PathBuf>, SandboxError> {
         let names = self.list(key, if cfg!(windows) { ';' } else { ':' }, "a list of absolute paths")?;
-        match names.iter().find(|name| !PathBuf::from(name).is_absolute()) {
-            Some(relative) => Err(wrong(key, "a list of absolute paths", relative)),
-            None => Ok(names.into_iter().map(PathBuf::from).collect()),
+        if let Some(relative) = names.iter().find(|name| !PathBuf::from(name).is_absolute()) {
+            return Err(wrong(key, "a list of absolute paths", relative));
         }
+        names.into_iter().map(|name| open_to_modules(key, PathBuf::from(name))).collect()
     }
 
     fn list(&mut self, key: &Key, separator: char, expected: &str) -> Result<Vec<String>, SandboxError> {
         match self.find(key) {
             Found::Absent => Ok(Vec::new()),
-            Found::Variable(_, text) => Ok(split(text, separator)),
+            Found::Variable(_, text) => not_empty(key, expected, text, split(text, separator)),
             Found::Option(value) => strings(value).ok_or_else(|| wrong(key, expected, value)),
         }
     }
@@ -418,10 +431,17 @@ impl<'a> Reader<'a> {
         let value = match self.find(key) {
             Found::Absent => return Ok(InstallScripts::default()),
             Found::Variable(_, text @ ("run" | "ignore")) => Value::from(text),
-            Found::Variable(_, text) => Value::from(split(text, ',')),
+            Found::Variable(_, text) => Value::from(not_empty(
+                key,
+                "\"run\", \"ignore\" or a list of package names",
+                text,
+                split(text, ','),
+            )?),
             Found::Option(value) => value.clone(),
         };
-        serde_json::from_value(value.clone()).map_err(|error| wrong(key, &error.to_string(), &value))
+        serde_json::from_value(value.clone()).map_err(|error| {
+            wrong(key, &format!("\"run\", \"ignore\" or a list of package names ({error})"), &value)
+        })
     }
 
     fn env_policy(&mut self, key: &Key) -> Result<EnvPolicy, SandboxError> {
@@ -429,10 +449,13 @@ impl<'a> Reader<'a> {
         match self.find(key) {
             Found::Absent => Ok(EnvPolicy::Allow(Vec::new())),
             Found::Variable(_, "inherit") => Ok(EnvPolicy::Inherit),
-            Found::Variable(_, text) => Ok(EnvPolicy::Allow(split(text, ','))),
+            Found::Variable(_, text) => {
+                variable_names(key, EXPECTED, not_empty(key, EXPECTED, text, split(text, ','))?)
+            }
             Found::Option(Value::String(text)) if text == "inherit" => Ok(EnvPolicy::Inherit),
             Found::Option(value) => {
-                strings(value).map(EnvPolicy::Allow).ok_or_else(|| wrong(key, EXPECTED, value))
+                let names = strings(value).ok_or_else(|| wrong(key, EXPECTED, value))?;
+                variable_names(key, EXPECTED, names)
             }
         }
     }
@@ -480,6 +503,37 @@ fn wrong(key: &Key, expected: &str, found: &dyn Display) -> SandboxError {
     invalid(format!("option \"{}\" (variable {variable}) must be {expected}, not {found}", key.option))
 }
 
+/// A list that names nothing was meant to name something.
+fn not_empty(key: &Key, expected: &str, text: &str, list: Vec<String>) -> Result<Vec<String>, SandboxError> {
+    if list.is_empty() { Err(wrong(key, expected, &format!("\"{text}\""))) } else { Ok(list) }
+}
+
+/// Names that a variable can have; a `*` may end one.
+fn variable_names(key: &Key, expected: &str, names: Vec<String>) -> Result<EnvPolicy, SandboxError> {
+    let is_name = |name: &String| {
+        let start = name.strip_suffix('*').unwrap_or(name);
+        let is_odd = |one: char| one.is_whitespace() || one.is_control() || matches!(one, '=' | '*' | ',');
+        !name.is_empty() && !start.contains(is_odd) && !name.eq_ignore_ascii_case("inherit")
+    };
+    match names.iter().find(|name| !is_name(name)) {
+        Some(odd) => Err(wrong(key, expected, &format!("\"{odd}\""))),
+        None => Ok(EnvPolicy::Allow(names)),
+    }
+}
+
+/// Whether Node refuses to import modules from below `path`: it takes an encoded backslash in an address for a way to trick it.
+pub fn is_closed_to_modules(path: &Path) -> bool {
+    cfg!(not(windows)) && path.to_string_lossy().contains('\\')
+}
+
+fn open_to_modules(key: &Key, path: PathBuf) -> Result<PathBuf, SandboxError> {
+    if is_closed_to_modules(&path) {
+        let expected = "a path without a backslash, below which Node imports no modules";
+        return Err(wrong(key, expected, &path.display()));
+    }
+    Ok(path)
+}
+
 fn split(text: &str, separator: char) -> Vec<String> {
     text.split(separator).map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
@@ -497,6 +551,8 @@ pub fn millis(ms: f64) -> Duration {
 fn js_number(text: &str) -> Option<f64> {
     let radix = |prefix: [&str; 2], radix| {
         let digits = text.strip_prefix(prefix[0]).or_else(|| text.strip_prefix(prefix[1]))?;
+        // A sign is no digit, though Rust takes one.
+        let digits = Some(digits).filter(|digits| !digits.starts_with('+'))?;
         #[expect(clippy::cast_precision_loss, reason = "JavaScript loses the same digits")]
         u64::from_str_radix(digits, radix).ok().map(|number| number as f64)
     };
@@ -582,6 +638,60 @@ mod tests {
             (json!([]), "object"),
         ] {
             assert!(message(read(&options, &[])).contains(part), "{options}");
+        }
+    }
+
+    #[test]
+    fn a_value_without_meaning_is_named_whatever_it_is_of() {
+        for (name, texts) in [
+            ("INSTALL_SCRIPTS", &["a b", "=true", ",", "run,../x", "RUN NOW", "@/x"][..]),
+            ("ENV", &["=,", ",", "A B", "A=1", "*A", "A*B", "Inherit", "inherit,A", "A,=", "A**"]),
+            ("BASE_STORE_DIRS", &[":", "relative", "/a:b", "/a\\b"]),
+            ("STORE_DIR", &["relative", "/a\\b", "~/x"]),
+            ("NODE_PATH", &["node", "./node"]),
+            ("NPM_PATH", &["npm"]),
+            (
+                "DEPENDENCIES",
+                &[
+                    "{",
+                    "[]",
+                    "lodash",
+                    "{\"allow\":\"x\"}",
+                    "{\"allow\":[\"a b\"]}",
+                    "{\"specs\":[\"ftp\"]}",
+                    "{\"minReleaseAgeDays\":-1}",
+                ],
+            ),
+            ("ISOLATION", &["full", "{\"require\":\"base\"}", "base confined"]),
+            ("NETWORK", &["off", "OPEN", "true"]),
+            ("START", &["fork", "Zygote"]),
+            ("MEMORY_MB", &["0", "-5", "0x", "0x+5", "1_000", "1,5", "12MB", "true"]),
+            ("NATIVE_MEMORY_MB", &["0", "all"]),
+            ("CPU_SECONDS", &["0", "1s"]),
+            ("OPEN_FILES", &["0", "63"]),
+            ("FILE_SIZE_MB", &["0", "1GB"]),
+            ("DISK_MB", &["0", "none"]),
+            ("MAX_PROCESSES", &["0", "few"]),
+            ("MAX_CONCURRENT", &["0", "no"]),
+            ("STORE_MAX_BYTES", &["0", "2GiB"]),
+        ] {
+            let variable = format!("{PREFIX}{name}");
+            for text in texts {
+                let env = [(variable.as_str(), *text)];
+                let Err(error) = read(&Value::Null, &env) else { panic!("{variable}={text} is accepted") };
+                assert_eq!(error.code, Code::InvalidConfig);
+                assert!(error.message.contains(&variable), "{}", error.message);
+            }
+        }
+        for (name, text) in [
+            ("INSTALL_SCRIPTS", "sharp, @acme/x"),
+            ("ENV", "A_*, ProgramFiles(x86) ,b"),
+            ("ENV", "*"),
+            ("BASE_STORE_DIRS", "/a::/b"),
+            ("OPEN_FILES", "64"),
+        ] {
+            let variable = format!("{PREFIX}{name}");
+            read(&Value::Null, &[(variable.as_str(), text)]).unwrap();
         }
     }
 

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::{
-    config::{HostFacts, Network, Settings, Tier, millis},
+    config::{self, HostFacts, Network, Settings, Tier, millis},
     error::{Code, Phase, SandboxError},
     gauge,
     host::{self, Account, Host, Sandbox},
@@ -42,6 +42,9 @@ const QUICK_SOURCE_BYTES: usize = 32 * 1024;
 const WARM_CONCURRENCY_SETS: usize = 2;
 /// Stands for the tool in the log, where a set is prepared before any tool wants it.
 const WARM_TOOL_ID: &str = "warm";
+
+/// The temp folder of a Unix where nobody names one.
+const COMMON_TEMP_FOLDER: &str = "/tmp";
 
 /// What a call ends with: JSON text (`None` is `undefined`), or why it was rejected.
 pub type Answer = Result<Option<String>, SandboxError>;
@@ -342,7 +345,17 @@ fn refuse_what_cannot_be_enforced(settings: &Settings) -> Result<(), SandboxErro
 fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
     let named =
         ["TMPDIR", "TMP", "TEMP"].iter().find_map(|name| env.get(*name).filter(|value| !value.is_empty()));
-    named.map_or_else(std::env::temp_dir, PathBuf::from)
+    let folder = named.map_or_else(std::env::temp_dir, PathBuf::from);
+    if config::is_closed_to_modules(&folder) {
+        tracing::warn!(
+            target: NATIVE,
+            folder = %folder.display(),
+            instead = COMMON_TEMP_FOLDER,
+            "Node imports no modules from a folder with a backslash in its path: another temp folder is used"
+        );
+        return PathBuf::from(COMMON_TEMP_FOLDER);
+    }
+    folder
 }
 
 /// Everything that a call holds from the moment its worker runs until its processes are gone. Fields are given back in
@@ -432,6 +445,7 @@ impl Setup {
         state: &CallState,
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
+        state.unless_cancelled(Phase::Validate, self.account.check_node(self.host)).await??;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
         let run = Self::run_folder(&lease)?;
@@ -488,6 +502,7 @@ impl Setup {
 
     async fn warm(&self, dependencies: &BTreeMap<String, String>) -> Result<(), SandboxError> {
         policy::check(dependencies, &self.settings.dependencies)?;
+        self.account.check_node(self.host).await?;
         let wanted = self.account.wanted(self.host, dependencies).await?;
         self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await.map(drop)
     }

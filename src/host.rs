@@ -21,7 +21,7 @@ use crate::{
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
     executor::{Answer, QueueClass},
-    install::{InstallContext, Scope},
+    install::{self, InstallContext, Scope},
     limits,
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
@@ -120,6 +120,8 @@ pub struct Account {
     facts: Arc<HostFacts>,
     terms: OnceCell<Arc<Terms>>,
     scope: OnceCell<(Scope, Arc<str>)>,
+    /// Set once the Node that was named has said that it is one.
+    node: OnceCell<()>,
 }
 
 /// A dependency set, with its names in the store and in the pool.
@@ -139,7 +141,7 @@ impl Wanted {
 impl Account {
     /// Nothing is looked at yet.
     pub fn new(settings: Arc<Settings>, facts: Arc<HostFacts>) -> Self {
-        Self { settings, facts, terms: OnceCell::new(), scope: OnceCell::new() }
+        Self { settings, facts, terms: OnceCell::new(), scope: OnceCell::new(), node: OnceCell::new() }
     }
 
     async fn terms(&self, host: &'static Host) -> Result<&Arc<Terms>, SandboxError> {
@@ -184,6 +186,18 @@ impl Account {
         json!([base, settings.base_store_dirs, settings.tenant_key, settings.node_path, tree_scope])
             .to_string()
             .into()
+    }
+
+    /// Makes sure that what `nodePath` names is a Node; the host's own needs no looking at.
+    pub async fn check_node(&self, host: &'static Host) -> Result<(), SandboxError> {
+        if self.settings.node_path == self.facts.exec_path {
+            return Ok(());
+        }
+        let asked = self.node.get_or_try_init(|| async {
+            let terms = self.terms(host).await?;
+            install::abi(&terms.ctx).await.map(drop)
+        });
+        asked.await.copied()
     }
 
     /// Names a dependency set. Without dependencies neither npm nor its settings are looked for.

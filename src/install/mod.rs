@@ -27,7 +27,7 @@ use serde_json::json;
 use tokio::{runtime::Handle, task, time};
 
 pub use policy::{DependencyPolicy, ExtraSpec, NamePattern};
-pub use scope::{Scope, can_change};
+pub use scope::{Scope, abi, can_change};
 pub use scripts::InstallScripts;
 
 use manifest::Scripts;

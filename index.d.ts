@@ -150,15 +150,16 @@ export interface ExecutorOptions {
    */
   cleanupIntervalMs?: number;
   /**
-   * MiB of JavaScript heap a function may use; beyond it the call is rejected with `MEMORY_LIMIT`.
+   * MiB of JavaScript heap a function may use, at least 16; beyond it the call is rejected with `MEMORY_LIMIT`.
    *
    * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MEMORY_MB`.
    */
   memoryMb?: number;
   /**
-   * MiB of memory outside of the heap (buffers, WebAssembly, threads, native code) that each process of a call may use;
-   * beyond it the call is rejected with `MEMORY_LIMIT`. Counted by the kernel (`RLIMIT_DATA`) together with the heap and with
-   * what Node itself takes, so that what the one leaves the other may use. Reserved address space does not count. Linux.
+   * MiB of memory outside of the heap (buffers, WebAssembly, threads, native code) that a call may use; beyond it the call is
+   * rejected with `MEMORY_LIMIT`. Together with the heap: what the one leaves the other may use. The kernel limits what each
+   * process allocates (`RLIMIT_DATA`; from Node 24 on with 8.5 GiB more, which worker threads reserve for code); what all
+   * processes of the call really hold is looked at as `diskMb` is. Linux.
    *
    * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_NATIVE_MEMORY_MB`.
    */

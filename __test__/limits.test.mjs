@@ -23,14 +23,17 @@ const BOMBS = [
   [
     'buffers',
     { memoryMb: 64, nativeMemoryMb: 64 },
-    `const kept = []; for (let i = 0; i < 3000; i++) kept.push(Buffer.alloc(1 << 20)); return kept.length`,
+    `const kept = []; for (let i = 0; i < 3000; i++) kept.push(Buffer.alloc(1 << 20, 1));
+     await new Promise((done) => setTimeout(done, 2000)); return kept.length`,
     'MEMORY_LIMIT',
     /nativeMemoryMb/,
   ],
   [
     'WebAssembly',
     { memoryMb: 64, nativeMemoryMb: 64 },
-    `const memory = new WebAssembly.Memory({ initial: 1 }); for (let i = 0; i < 60; i++) memory.grow(1000); return 1`,
+    `const memory = new WebAssembly.Memory({ initial: 1 });
+     for (let i = 0; i < 40; i++) { const at = memory.grow(1000) * 65536; new Uint8Array(memory.buffer, at).fill(1); }
+     await new Promise((done) => setTimeout(done, 2000)); return 1`,
     'MEMORY_LIMIT',
     /nativeMemoryMb/,
   ],

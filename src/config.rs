@@ -4,7 +4,7 @@
 //! the variable, what it says, and what would be right.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Display,
     path::{Path, PathBuf},
     sync::Arc,
@@ -17,12 +17,15 @@ use serde_json::{Map, Value};
 use crate::{
     error::{Code, Phase, SandboxError},
     install::{DependencyPolicy, InstallScripts},
-    limits::{CallLimits, MIN_OPEN_FILES},
+    limits::{CallLimits, MIN_MEMORY_MB, MIN_OPEN_FILES},
     start::Rung,
 };
 
 /// Every variable begins with this, except the one of `timeoutMs`, whose name is the original's.
 const PREFIX: &str = "AGENTS_FUNCTION_TOOL_SANDBOX_";
+
+/// Variables with that beginning that the original's host reads for itself.
+const HOST_VARIABLES: [&str; 1] = ["AGENTS_FUNCTION_TOOL_SANDBOX_VCPUS_DEFAULT"];
 
 /// The longest duration taken at its word, in milliseconds (about 24 days, what a Node timer can hold); longer ones are
 /// cut to it: they mean "practically never".
@@ -155,6 +158,8 @@ pub struct Settings {
     pub npm_path: Option<PathBuf>,
     /// Where each value came from, by option name.
     pub origins: BTreeMap<&'static str, Origin>,
+    /// Variables that are named as those of the options are, and set nothing.
+    pub unknown_variables: Vec<String>,
 }
 
 /// What the JavaScript surface knows of the host.
@@ -179,10 +184,12 @@ impl Settings {
             Value::Object(map) => map,
             other => return Err(invalid(format!("the options must be an object, not {other}"))),
         };
-        let mut reader = Reader { options, env: &facts.env, origins: BTreeMap::new() };
+        let mut reader =
+            Reader { options, env: &facts.env, origins: BTreeMap::new(), variables: BTreeSet::new() };
         let settings = reader.settings(&facts.exec_path)?;
         reader.refuse_unknown()?;
-        Ok(Self { origins: reader.origins, ..settings })
+        let unknown_variables = reader.unknown_variables();
+        Ok(Self { origins: reader.origins, unknown_variables, ..settings })
     }
 
     /// The variables of the host that pass to a tool.
@@ -240,6 +247,8 @@ struct Reader<'a> {
     options: &'a Map<String, Value>,
     env: &'a BTreeMap<String, String>,
     origins: BTreeMap<&'static str, Origin>,
+    /// Those that were looked for.
+    variables: BTreeSet<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -281,13 +290,14 @@ impl<'a> Reader<'a> {
             node_path: self.path(&key("nodePath", "NODE_PATH"))?.unwrap_or_else(|| exec_path.to_path_buf()),
             npm_path: self.path(&key("npmPath", "NPM_PATH"))?,
             origins: BTreeMap::new(),
+            unknown_variables: Vec::new(),
         })
     }
 
     fn limits(&mut self) -> Result<CallLimits, SandboxError> {
         let default = CallLimits::DEFAULT;
         Ok(CallLimits {
-            memory_mb: self.count(&key("memoryMb", "MEMORY_MB"), default.memory_mb)?,
+            memory_mb: self.whole(&key("memoryMb", "MEMORY_MB"), MIN_MEMORY_MB)?.unwrap_or(default.memory_mb),
             native_memory_mb: self
                 .count(&key("nativeMemoryMb", "NATIVE_MEMORY_MB"), default.native_memory_mb)?,
             cpu_seconds: self.optional_count(&key("cpuSeconds", "CPU_SECONDS"))?,
@@ -313,12 +323,23 @@ impl<'a> Reader<'a> {
         Err(invalid(format!("unknown option \"{unknown}\"; {hint}")))
     }
 
+    /// Slips of the pen, and variables of a version that knows more: no reason to refuse every call, but one to say so.
+    fn unknown_variables(&self) -> Vec<String> {
+        let is_unknown = |name: &&String| {
+            name.starts_with(PREFIX)
+                && !self.variables.contains(*name)
+                && !HOST_VARIABLES.contains(&name.as_str())
+        };
+        self.env.keys().filter(is_unknown).cloned().collect()
+    }
+
     fn find(&mut self, key: &Key) -> Found<'a> {
         let variable = if key.variable.starts_with("AGENTS_") {
             key.variable.to_owned()
         } else {
             format!("{PREFIX}{}", key.variable)
         };
+        self.variables.insert(variable.clone());
         let found = match self.options.get(key.option) {
             Some(value) if !value.is_null() => Found::Option(value),
             _ => match self.env.get(&variable).map(|text| text.trim()) {
@@ -489,6 +510,10 @@ impl<'a> Reader<'a> {
             })?,
             Found::Option(value) => value.clone(),
         };
+        if !value.is_object() {
+            // serde would take a list for the fields in their order.
+            return Err(wrong(key, "a dependency policy (an object)", &value));
+        }
         serde_json::from_value(value.clone())
             .map_err(|error| wrong(key, &format!("a dependency policy ({error})"), &value))
     }
@@ -665,7 +690,7 @@ mod tests {
             ("ISOLATION", &["full", "{\"require\":\"base\"}", "base confined"]),
             ("NETWORK", &["off", "OPEN", "true"]),
             ("START", &["fork", "Zygote"]),
-            ("MEMORY_MB", &["0", "-5", "0x", "0x+5", "1_000", "1,5", "12MB", "true"]),
+            ("MEMORY_MB", &["0", "15", "-5", "0x", "0x+5", "1_000", "1,5", "12MB", "true"]),
             ("NATIVE_MEMORY_MB", &["0", "all"]),
             ("CPU_SECONDS", &["0", "1s"]),
             ("OPEN_FILES", &["0", "63"]),
@@ -693,6 +718,15 @@ mod tests {
             let variable = format!("{PREFIX}{name}");
             read(&Value::Null, &[(variable.as_str(), text)]).unwrap();
         }
+    }
+
+    #[test]
+    fn variables_that_set_nothing_are_told() {
+        let of = |name: &str| format!("{PREFIX}{name}");
+        let (slip, host, known) = (of("ISOLATOIN"), of("VCPUS_DEFAULT"), of("START"));
+        let env =
+            [(slip.as_str(), "confined"), (host.as_str(), "2"), (known.as_str(), "spawn"), ("OTHER", "x")];
+        assert_eq!(read(&Value::Null, &env).unwrap().unknown_variables, [slip]);
     }
 
     #[test]

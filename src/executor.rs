@@ -309,6 +309,9 @@ impl Setup {
             env: Arc::new(env),
         };
         let settings = Settings::read(&options, &facts)?;
+        for variable in &settings.unknown_variables {
+            tracing::warn!(target: NATIVE, variable, "Unknown variable: it sets nothing");
+        }
         refuse_what_cannot_be_enforced(&settings)?;
         let host = host::get(&settings)?;
         // Of another Node than the host's it is not known yet.

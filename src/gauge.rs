@@ -1,5 +1,5 @@
-//! What a running call takes of the disk and how many processes it has: looked at from the side, at intervals, on the core's
-//! threads for blocking work. For what no `RLIMIT_*` can limit: those count per process or per user.
+//! What a running call takes of disk and memory, and how many processes it has: looked at from the side, at intervals, on the
+//! core's threads for blocking work. For what no `RLIMIT_*` can limit: those count per process or per user.
 
 use std::{
     fs, io,
@@ -21,7 +21,7 @@ use crate::{
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A look may take this part of the time at most, so that a call with many files does not keep a thread busy.
-const LOOK_SHARE: u32 = 10;
+const LOOK_SHARE: u32 = 20;
 
 /// Folders in folders are followed this deep: more is nothing that a tool needs, and what is below could not be named.
 const DEPTH_LIMIT_FOLDERS: usize = 1024;
@@ -61,9 +61,14 @@ async fn exceeded(folders: [PathBuf; 2], pid: u32, limits: CallLimits) -> Sandbo
 }
 
 fn look(folders: &[PathBuf], pid: u32, limits: &CallLimits) -> Option<SandboxError> {
-    let processes = processes(pid);
+    let tree = tree(pid);
+    let processes = tree.len() as u64;
     if processes > u64::from(limits.processes) {
         return Some(breach::of_processes(processes, limits));
+    }
+    let resident = tree.iter().fold(0_u64, |sum, pid| sum.saturating_add(resident_bytes(*pid)));
+    if resident > limits.resident_bytes(processes) {
+        return Some(breach::of_memory(resident, limits));
     }
     let mut used = Used::default();
     for folder in folders {
@@ -126,18 +131,34 @@ fn allocated(metadata: &fs::Metadata) -> u64 {
     metadata.len()
 }
 
-/// A process and all below it; 0 where that cannot be found out.
+/// A process and all below it; empty where that cannot be found out.
 #[cfg(target_os = "linux")]
-fn processes(pid: u32) -> u64 {
-    let Ok(pid) = i32::try_from(pid) else { return 0 };
+fn tree(pid: u32) -> Vec<i32> {
+    let Ok(pid) = i32::try_from(pid) else { return Vec::new() };
     let living = table::all();
     let living: Vec<_> = living.iter().filter(|entry| !entry.zombie).copied().collect();
-    let is_there = living.iter().any(|entry| entry.pid == pid);
-    native_sandbox_protocol::stat::below(&living, &[pid]).len() as u64 + u64::from(is_there)
+    let main = living.iter().find(|entry| entry.pid == pid).map(|entry| entry.pid);
+    main.into_iter()
+        .chain(native_sandbox_protocol::stat::below(&living, &[pid]).into_iter().map(|entry| entry.pid))
+        .collect()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn processes(_: u32) -> u64 {
+fn tree(_: u32) -> Vec<i32> {
+    Vec::new()
+}
+
+/// What a process holds of its own; without what it has mapped from files.
+#[cfg(target_os = "linux")]
+fn resident_bytes(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let anonymous = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = anonymous.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn resident_bytes(_: i32) -> u64 {
     0
 }
 
@@ -215,8 +236,8 @@ mod tests {
     use super::*;
 
     const LIMITS: CallLimits = CallLimits {
-        memory_mb: 1,
-        native_memory_mb: 1,
+        memory_mb: 1000,
+        native_memory_mb: 1000,
         cpu_seconds: None,
         open_files: 64,
         file_size_mb: 1,
@@ -247,8 +268,10 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_counts() {
-        assert!(processes(std::process::id()) >= 1);
-        assert_eq!(processes(u32::MAX), 0);
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(tree(std::process::id()).contains(&own));
+        assert!(tree(u32::MAX).is_empty());
+        assert!(resident_bytes(own) > 100_000);
         assert_eq!(code(&[], &CallLimits { processes: 0, ..LIMITS }), Some(crate::error::Code::ProcessLimit));
     }
 }

@@ -9,13 +9,20 @@ use crate::process;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Address space that counts as data before a function has run: Node 24 and later reserve half a GiB for code.
-const NODE_DATA_MB: u64 = 768;
-/// The same up to Node 22.
+/// Address space that counts as data before a function has run, up to Node 22.
 const OLD_NODE_DATA_MB: u64 = 192;
+/// What Node 24 and later reserve for code, in a way that counts, for the main thread and for each worker thread.
+const CODE_MB: u64 = 512;
+/// Worker threads that there is room for. With it the kernel's limit is no more than a stop for the worst; `gauge` looks at what
+/// is really there.
+const THREADS: u64 = 16;
+/// Resident memory of a Node, or of another program, that has done nothing yet.
+const PROGRAM_MB: u64 = 64;
 /// `process.versions.modules` of Node 22.
 const OLD_NODE_ABI: u32 = 127;
 
+/// With less of a heap Node does not boot.
+pub const MIN_MEMORY_MB: f64 = 16.0;
 /// Fewer would not let Node itself work.
 pub const MIN_OPEN_FILES: f64 = 64.0;
 /// Files and folders in working and temp folder: more cost the machine more than their bytes do.
@@ -64,13 +71,19 @@ impl CallLimits {
     /// WebAssembly reserves tens of GiB of that, and uses none of it.
     pub fn of_process(&self, node_abi: Option<&str>) -> process::Limits {
         let is_old = node_abi.and_then(|abi| abi.parse::<u32>().ok()).is_some_and(|abi| abi <= OLD_NODE_ABI);
-        let node_mb = if is_old { OLD_NODE_DATA_MB } else { NODE_DATA_MB };
+        let node_mb = OLD_NODE_DATA_MB + if is_old { 0 } else { CODE_MB * (THREADS + 1) };
         process::Limits {
             open_files: Some(self.open_files.into()),
             file_size_bytes: Some(u64::from(self.file_size_mb) * MIB),
             cpu_seconds: self.cpu_seconds.map(u64::from),
             data_bytes: Some((u64::from(self.memory_mb) + u64::from(self.native_memory_mb) + node_mb) * MIB),
         }
+    }
+
+    /// Resident bytes of a call's `processes` together.
+    pub fn resident_bytes(&self, processes: u64) -> u64 {
+        let own_mb = u64::from(self.memory_mb) + u64::from(self.native_memory_mb);
+        own_mb.saturating_add(PROGRAM_MB.saturating_mul(processes)).saturating_mul(MIB)
     }
 
     /// Bytes in working and temp folder.
@@ -86,7 +99,12 @@ pub fn report() -> Value {
     let linux = cfg!(target_os = "linux");
     json!([
         limit("memoryMb", true, "V8"),
-        limit("nativeMemoryMb", linux, "the kernel (RLIMIT_DATA), per process"),
+        limit(
+            "nativeMemoryMb",
+            linux,
+            "the kernel (RLIMIT_DATA), per process, with room for what Node reserves; and looks at what the call's processes hold \
+             together: a call can exceed it between two looks",
+        ),
         limit("cpuSeconds", cfg!(unix), "the kernel (RLIMIT_CPU), per process"),
         limit("openFiles", cfg!(unix), "the kernel (RLIMIT_NOFILE), per process"),
         limit("fileSizeMb", cfg!(unix), "the kernel (RLIMIT_FSIZE)"),
@@ -112,7 +130,7 @@ mod tests {
     fn data_is_heap_and_the_rest_and_what_node_takes() {
         let limits = CallLimits { memory_mb: 100, native_memory_mb: 50, ..CallLimits::default() };
         let data_mb = |abi| limits.of_process(abi).data_bytes.unwrap() / MIB;
-        assert_eq!((data_mb(Some("127")), data_mb(Some("137")), data_mb(None)), (342, 918, 918));
+        assert_eq!((data_mb(Some("127")), data_mb(Some("137")), data_mb(None)), (342, 9046, 9046));
         let most = CallLimits { memory_mb: u32::MAX, native_memory_mb: u32::MAX, ..limits };
         assert!(most.of_process(None).data_bytes.is_some());
     }

@@ -752,6 +752,10 @@ mod tests {
     }
 
     fn start_with(limits: RunLimits, job: Job) -> Fake {
+        start_beside(limits, job, Aside::nothing())
+    }
+
+    fn start_beside(limits: RunLimits, job: Job, aside: Aside) -> Fake {
         let (acts_in, acts) = mpsc::unbounded_channel();
         let (state, receiver) = watch::channel(TreeState::default());
         let (stdout, host_stdout) = tokio::io::duplex(PIPE_BYTES);
@@ -770,7 +774,7 @@ mod tests {
         let (settle, outcome) = oneshot::channel();
         let printed = Arc::new(Mutex::new(String::new()));
         let sink: Box<dyn OutputSink> = Box::new(Printed(Arc::clone(&printed)));
-        let run = tokio::spawn(supervise(worker, job, limits, cancel, settle, Some(sink), Aside::nothing()));
+        let run = tokio::spawn(supervise(worker, job, limits, cancel, settle, Some(sink), aside));
         Fake {
             began: Instant::now(),
             state,
@@ -967,6 +971,46 @@ mod tests {
         let report = fake.report().await;
         assert_eq!((report.exit, report.lingered), (ExitStatus::Signal(SIGKILL), false));
         assert_eq!(report.duration, ms(33_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_seen_from_the_side_answers_and_kills_at_once() {
+        let (tell, told) = oneshot::channel();
+        let aside = Aside { exceeded: Box::pin(async { told.await.unwrap() }), ..Aside::nothing() };
+        let mut fake = start_beside(LIMITS, job(None), aside);
+        fake.started().await;
+        sleep(ms(70)).await;
+        tell.send(breach::of_processes(200, &LIMITS.call)).unwrap();
+        let (error, at) = fake.error().await;
+        assert_eq!((error.code, at), (Code::ProcessLimit, ms(70)));
+        assert_eq!(fake.act().await, (Act::Kill, ms(70)));
+        fake.gone();
+        assert_eq!(fake.report().await.failure, Some(Code::ProcessLimit));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_lingers_is_held_to_its_limits() {
+        let (tell, told) = oneshot::channel();
+        let aside = Aside { exceeded: Box::pin(async { told.await.unwrap() }), ..Aside::nothing() };
+        let mut fake = start_beside(RunLimits { linger: ms(10_000), ..LIMITS }, job(None), aside);
+        fake.returned("1").await;
+        assert_eq!(fake.outcome().await, Ok(Some("1".to_owned())));
+        sleep(ms(70)).await;
+        tell.send(breach::of_files(1)).unwrap();
+        assert_eq!(fake.act().await, (Act::Kill, ms(70)));
+        fake.gone();
+        assert_eq!(fake.report().await.failure, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kill_for_want_of_memory_is_told_from_any_other() {
+        for (oom_killed, code) in [(true, Code::MemoryLimit), (false, Code::Killed)] {
+            let aside = Aside { oom_killed: Box::new(move || oom_killed), ..Aside::nothing() };
+            let mut fake = start_beside(LIMITS, job(None), aside);
+            fake.started().await;
+            fake.exit(ExitStatus::Signal(SIGKILL), false);
+            assert_eq!(fake.error().await.0.code, code);
+        }
     }
 
     #[tokio::test(start_paused = true)]

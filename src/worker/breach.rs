@@ -186,6 +186,16 @@ pub fn of_processes(count: u64, limits: &CallLimits) -> SandboxError {
     SandboxError::new(Code::ProcessLimit, Phase::Run, text)
 }
 
+/// The call's processes hold `bytes` of memory together.
+pub fn of_memory(bytes: u64, limits: &CallLimits) -> SandboxError {
+    let text = format!(
+        "Function execution failed: out of memory: its processes hold {bytes} bytes, the limits are {} MB of JavaScript heap and {} \
+         MB outside of it; hold less at once, or raise memoryMb or nativeMemoryMb",
+        limits.memory_mb, limits.native_memory_mb
+    );
+    SandboxError::new(Code::MemoryLimit, Phase::Run, text)
+}
+
 /// Working and temp folder have grown to `bytes`.
 pub fn of_disk(bytes: u64, limits: &CallLimits) -> SandboxError {
     let text = format!(

@@ -2,10 +2,11 @@
 
 // Routes a call to its provider; keeps the instance of the process and those of the sessions.
 
-const { SandboxError, callSite, invalidConfig, standAt } = require('./errors.js');
+const { callSite, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
+const { mapDelete, mapGet, mapHas, mapSet } = require('./intrinsics.js');
 const { log } = require('./logger.js');
 const { NativeSandboxExecutor, cleanUp, configure, execute, warm } = require('./native-executor.js');
-const { attempt } = require('./options.js');
+const { GivenOptions } = require('./options.js');
 const { UNAVAILABLE } = require('./vercel-executor.js');
 
 const NAME = 'SandboxExecutorFactory';
@@ -27,19 +28,19 @@ class SandboxExecutorFactory {
 
   static getForSession(sessionId) {
     const sessions = SandboxExecutorFactory.#sessions;
-    if (!sessions.has(sessionId)) sessions.set(sessionId, new SandboxExecutorFactory());
-    return sessions.get(sessionId);
+    if (!mapHas(sessions, sessionId)) mapSet(sessions, sessionId, new SandboxExecutorFactory());
+    return mapGet(sessions, sessionId);
   }
 
   static async cleanupSession(sessionId) {
-    const factory = SandboxExecutorFactory.#sessions.get(sessionId);
+    const factory = mapGet(SandboxExecutorFactory.#sessions, sessionId);
     // Forgotten first: whoever asks for the session from now on gets a fresh factory, not one that is going away.
-    SandboxExecutorFactory.#sessions.delete(sessionId);
+    mapDelete(SandboxExecutorFactory.#sessions, sessionId);
     await factory?.cleanup();
   }
 
   constructor(options) {
-    this.#options = options;
+    this.#options = GivenOptions.of('the constructor', options);
     log(NAME, 'info', {}, 'SandboxExecutorFactory initialized');
   }
 
@@ -47,11 +48,11 @@ class SandboxExecutorFactory {
     const site = callSite(SandboxExecutorFactory.prototype.executeFunctionTool);
     const problem = problemOf(config);
     if (problem) throw standAt(problem, site);
-    return execute(this.#native(), site, functionId, args, config, call);
+    return await execute(this.#native(), site, functionId, args, config, call);
   }
 
   async warm(sets) {
-    return warm(this.#native(), callSite(SandboxExecutorFactory.prototype.warm), sets);
+    return await warm(this.#native(), callSite(SandboxExecutorFactory.prototype.warm), sets);
   }
 
   async cleanup() {
@@ -74,15 +75,17 @@ class SandboxExecutorFactory {
 
 /** Why no provider of ours can take the call; nothing when the native one can. */
 function problemOf(config) {
+  let what = 'sandboxConfig';
   try {
-    const sandbox = attempt('sandboxConfig', () => config?.sandboxConfig);
+    const sandbox = config?.sandboxConfig;
     if (!sandbox) return invalidConfig('Sandbox configuration is required for function tool execution');
-    const provider = attempt('sandboxConfig.provider', () => sandbox.provider);
+    what = 'sandboxConfig.provider';
+    const { provider } = sandbox;
     if (provider === 'native') return undefined;
     if (provider === 'vercel') return invalidConfig(UNAVAILABLE);
-    return invalidConfig(`Unknown sandbox provider: ${String(provider)}`);
+    return invalidConfig(`Unknown sandbox provider: ${textOf(provider)}`);
   } catch (error) {
-    return error instanceof SandboxError ? error : invalidConfig(String(error), error);
+    return invalidConfig(`${what} cannot be read: ${reasonOf(error)}`, error);
   }
 }
 

@@ -2,11 +2,23 @@
 
 // The host's logger: where it comes from, which levels it wants, and that it never breaks a call.
 
-/** Ascending verbosity; the core is told the highest one wanted, so that what nobody reads is not made. */
+const { mapGet, mapHas, mapSet, orUndefined, parse } = require('./intrinsics.js');
+
+/** Levels, most verbose last; the core is told the highest one wanted, so that what nobody reads is not made. */
 const LEVELS = ['off', 'error', 'warn', 'info', 'debug'];
 
-/** What other loggers call theirs. */
-const LEVEL_ALIASES = { silent: 'off', fatal: 'error', trace: 'debug' };
+/** What a logger may call its level, and what that is here. */
+const LEVEL_NAMES = {
+  __proto__: null,
+  off: 'off',
+  silent: 'off',
+  fatal: 'error',
+  error: 'error',
+  warn: 'warn',
+  info: 'info',
+  debug: 'debug',
+  trace: 'debug',
+};
 
 /** The name under which the core logs; the original's. */
 const CORE_NAME = 'native-sandbox-executor';
@@ -25,7 +37,7 @@ function setLogger(logger) {
 function factoryOf(logger) {
   if (logger === undefined || logger === null) return () => undefined;
   if (typeof logger === 'function') return logger;
-  if (LEVELS.some((level) => typeof logger[level] === 'function')) {
+  if (hasLevel(logger)) {
     return typeof logger.child === 'function' ? (name) => logger.child({ name }) ?? logger : () => logger;
   }
   throw new TypeError(
@@ -33,16 +45,20 @@ function factoryOf(logger) {
   );
 }
 
+function hasLevel(logger) {
+  for (let i = 0; i < LEVELS.length; i++) if (typeof logger[LEVELS[i]] === 'function') return true;
+  return false;
+}
+
 /** Asks for each name once; a factory that throws means no log for that name. */
 function remembering(factory) {
   const known = new Map();
   return (name) => {
-    if (!known.has(name))
-      known.set(
-        name,
-        quietly(() => factory(name))
-      );
-    return known.get(name);
+    if (!mapHas(known, name)) {
+      const logger = quietly(() => factory(name));
+      mapSet(known, name, logger);
+    }
+    return mapGet(known, name);
   };
 }
 
@@ -73,15 +89,14 @@ function log(name, level, fields, message) {
 function coreLevel() {
   const logger = loggerFor(CORE_NAME);
   if (!logger) return 'off';
-  const level = quietly(() => logger.level);
-  const own = typeof level === 'string' ? (LEVEL_ALIASES[level] ?? level) : 'debug';
+  const level = orUndefined(() => logger.level);
   // A level of the host's own making tells nothing about what it wants; it decides by itself then.
-  return LEVELS.includes(own) ? own : 'debug';
+  return (typeof level === 'string' && LEVEL_NAMES[level]) || 'debug';
 }
 
 /** Takes a record of the core. */
 function coreSink({ name, level, message, fields }) {
-  log(name, level, quietly(() => JSON.parse(fields)) ?? {}, message);
+  log(name, level, orUndefined(() => parse(fields)) ?? {}, message);
 }
 
 exports.CORE_NAME = CORE_NAME;

@@ -21,13 +21,14 @@ use crate::{
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
     executor::{Answer, QueueClass},
-    install::{InstallContext, Scope},
+    install::{self, InstallContext, Scope},
+    limits,
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
     source::{self, Prepared, Runtime as SourceRuntime, SourceError},
-    start::{Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
+    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
 };
@@ -121,6 +122,8 @@ pub struct Account {
     facts: Arc<HostFacts>,
     terms: OnceCell<Arc<Terms>>,
     scope: OnceCell<(Scope, Arc<str>)>,
+    /// Set once the Node that was named has said that it is one.
+    node: OnceCell<()>,
 }
 
 /// A dependency set, with its names in the store and in the pool.
@@ -140,7 +143,7 @@ impl Wanted {
 impl Account {
     /// Nothing is looked at yet.
     pub fn new(settings: Arc<Settings>, facts: Arc<HostFacts>) -> Self {
-        Self { settings, facts, terms: OnceCell::new(), scope: OnceCell::new() }
+        Self { settings, facts, terms: OnceCell::new(), scope: OnceCell::new(), node: OnceCell::new() }
     }
 
     async fn terms(&self, host: &'static Host) -> Result<&Arc<Terms>, SandboxError> {
@@ -185,6 +188,18 @@ impl Account {
         json!([base, settings.base_store_dirs, settings.tenant_key, settings.node_path, tree_scope])
             .to_string()
             .into()
+    }
+
+    /// Makes sure that what `nodePath` names is a Node; the host's own needs no looking at.
+    pub async fn check_node(&self, host: &'static Host) -> Result<(), SandboxError> {
+        if self.settings.node_path == self.facts.exec_path {
+            return Ok(());
+        }
+        let asked = self.node.get_or_try_init(|| async {
+            let terms = self.terms(host).await?;
+            install::abi(&terms.ctx).await.map(drop)
+        });
+        asked.await.copied()
     }
 
     /// Names a dependency set. Without dependencies neither npm nor its settings are looked for.
@@ -425,7 +440,8 @@ impl Host {
     }
 
     /// Everything countable.
-    pub fn metrics(&self, settings: &Settings, facts: &HostFacts) -> Value {
+    /// `breed` and `settings` are those of the executor that asks.
+    pub fn metrics(&self, settings: &Settings, facts: &HostFacts, breed: &Breed) -> Value {
         let queue: serde_json::Map<_, _> = self
             .queue_stats()
             .into_iter()
@@ -435,7 +451,9 @@ impl Host {
                 (format!("vcpu_{}", class.vcpus), stats)
             })
             .collect();
-        let (rung, not_used) = self.ladder.in_use();
+        let (best, not_used) = self.ladder.in_use(breed);
+        // A forced rung is the one that serves, or none does.
+        let rung = settings.start.unwrap_or(best);
         json!({
             "queue": queue,
             "pool": { "sandboxes": self.pool.len() },
@@ -504,6 +522,7 @@ pub fn isolation_report() -> Value {
             layer("namespaces", false, "not in this version"),
             layer("network", false, "not in this version: the network is open, cloud metadata addresses included"),
         ],
+        "limits": limits::report(),
     })
 }
 

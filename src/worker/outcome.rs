@@ -5,9 +5,13 @@ use std::{borrow::Cow, time::Duration};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::protocol::{Frame, Thrown, Violation};
+use super::{
+    breach::{self, End},
+    protocol::{Frame, Thrown, Violation},
+};
 use crate::{
     error::{Code, Phase, SandboxError},
+    limits::CallLimits,
     process::ExitStatus,
     source::{declare, package_of},
 };
@@ -47,16 +51,11 @@ impl Notes {
         None
     }
 
-    /// The error of a worker that ended with `exit` before anything settled its call. `stderr` is the tail of what it
-    /// printed, `memory_mb` its heap limit in MiB.
-    pub fn ended(&self, exit: ExitStatus, stderr: &str, memory_mb: u32) -> SandboxError {
-        let exit = self.meant(exit);
-        if is_heap_exhaustion(exit, stderr) {
-            let message = format!(
-                "{}: JavaScript heap out of memory, the limit is {memory_mb} MB; hold less at once, or raise memoryMb",
-                how(exit)
-            );
-            return SandboxError::new(Code::MemoryLimit, Phase::Run, message);
+    /// The error of a worker that ended before anything settled its call. `stderr` is the tail of what it printed.
+    pub fn ended(&self, end: End, stderr: &str, limits: &CallLimits) -> SandboxError {
+        let exit = self.meant(end.exit);
+        if let Some(error) = breach::of_end(End { exit, ..end }, stderr, limits) {
+            return error;
         }
         match exit {
             ExitStatus::Lost => self.lost(),
@@ -194,13 +193,8 @@ fn invalid(thrown: Thrown) -> SandboxError {
 }
 
 fn killed(signal: i32, stderr: &str) -> SandboxError {
-    let (code, why) = match signal_name(signal) {
-        Some("SIGXCPU") => (Code::CpuLimit, "the CPU time limit was reached"),
-        Some("SIGXFSZ") => (Code::DiskLimit, "a file grew over the size limit"),
-        _ => (Code::Killed, "the process was killed before the function settled"),
-    };
-    let why = explained(why, stderr);
-    SandboxError::new(code, Phase::Run, format!("{}: {why}", how(ExitStatus::Signal(signal))))
+    let why = explained("the process was killed before the function settled", stderr);
+    SandboxError::new(Code::Killed, Phase::Run, format!("{}: {why}", how(ExitStatus::Signal(signal))))
 }
 
 /// What was printed, or `otherwise` if nothing was.
@@ -220,21 +214,8 @@ fn with_causes(thrown: &Thrown) -> String {
     text
 }
 
-/// V8 says on stderr that the heap is full, then aborts: SIGABRT, or a trap in some builds; 128 + that through a shell.
-fn is_heap_exhaustion(exit: ExitStatus, stderr: &str) -> bool {
-    let aborted = match exit {
-        ExitStatus::Code(code) => matches!(code, 133 | 134),
-        ExitStatus::Signal(signal) => matches!(signal_name(signal), Some("SIGABRT" | "SIGTRAP" | "SIGILL")),
-        ExitStatus::Lost => false,
-    };
-    aborted
-        && (stderr.contains("heap out of memory")
-            || stderr.contains("Reached heap limit")
-            || (stderr.contains("FATAL ERROR:") && stderr.contains("Allocation failed")))
-}
-
 /// The beginning of a text about an end by itself.
-fn how(exit: ExitStatus) -> String {
+pub(super) fn how(exit: ExitStatus) -> String {
     match exit {
         ExitStatus::Code(code) => format!("Function execution failed with code {code}"),
         ExitStatus::Signal(signal) => match signal_name(signal) {
@@ -294,7 +275,7 @@ pub fn signal_name(_signal: i32) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    const MEMORY_MB: u32 = 64;
+    const LIMITS: CallLimits = CallLimits { memory_mb: 64, ..CallLimits::DEFAULT };
 
     fn thrown(text: &str, causes: &[&str]) -> Thrown {
         Thrown {
@@ -313,7 +294,7 @@ mod tests {
         for frame in frames {
             assert_eq!(notes.take(frame.clone(), 10), None);
         }
-        let error = notes.ended(exit, stderr, MEMORY_MB);
+        let error = notes.ended(End { exit, cpu_us: 0, oom_killed: false }, stderr, &LIMITS);
         (error.code, error.message)
     }
 

@@ -15,9 +15,10 @@ const vm = require('node:vm');
 
 const self = process;
 const { apply, getPrototypeOf } = Reflect;
-const { defineProperty, keys } = Object;
+const { defineProperty, getOwnPropertyDescriptor, keys } = Object;
 const { parse, stringify } = JSON;
 const { isArray } = Array;
+const { isFinite: isFiniteNumber } = Number;
 const { isNativeError, isPromise } = types;
 const { readSync, writeSync } = fs;
 const { min } = Math;
@@ -178,6 +179,10 @@ function members(value, budget, above) {
 }
 
 function nonErrorMembers(value, budget) {
+  if (value === undefined) return `${textMember('text', 'undefined', budget)},"kind":"undefined"`;
+  if (value === null || typeof value === 'boolean' || (typeof value === 'number' && isFiniteNumber(value))) {
+    return `${textMember('text', toText(value), budget)},"value":${stringify(value)}`;
+  }
   const json = typeof value === 'object' && value !== null ? jsonOf(value) : undefined;
   // `{}` tells nothing about a Map or a class instance; `inspect` does.
   const telling = json !== undefined && json !== '{}';
@@ -213,7 +218,12 @@ function causeMember(cause, budget, path) {
 
 /** What other errors have under that name (validation libraries do) is a field like any other. */
 function isAggregate(error, name) {
-  return name === 'AggregateError' || error instanceof IntrinsicAggregateError;
+  try {
+    return name === 'AggregateError' || error instanceof IntrinsicAggregateError;
+  } catch {
+    // A proxy may refuse to say what it is.
+    return false;
+  }
 }
 
 /** The errors of an `AggregateError`. */
@@ -225,7 +235,7 @@ function errorsMember(errors, budget, path) {
     if (!canNest(error, budget, path)) continue;
     json += `${json === '' ? '' : ','}{${members(error, budget, path)}}`;
   }
-  return json === '' ? '' : `,"errors":[${json}]`;
+  return `,"errors":[${json}]`;
 }
 
 function canNest(value, budget, path) {
@@ -439,6 +449,29 @@ function adopt({ env, cwd, tmpdir, filename }) {
   delete require.cache[__filename];
 }
 
+/**
+ * Lets a stream write at once, as Node promises for pipes on Linux and does up to 64 KiB: what is printed before the function
+ * settles, or before the process exits, is then with the host before it hears of that.
+ */
+function writeAtOnce(name) {
+  const descriptor = getOwnPropertyDescriptor(self, name);
+  const makeStream = descriptor?.get;
+  if (makeStream === undefined || !descriptor.configurable) return;
+  let stream;
+  // Made when it is first used: that costs more than many a function.
+  const get = () => {
+    if (stream !== undefined) return stream;
+    stream = apply(makeStream, self, []);
+    try {
+      stream._handle.setBlocking(true);
+    } catch {
+      // It is no pipe: the function put something else in its place.
+    }
+    return stream;
+  };
+  defineProperty(self, name, { __proto__: null, get, set: descriptor.set, enumerable: true, configurable: true });
+}
+
 /** Compiles a script; gives what makes its tool function. */
 function compileScript(job, code) {
   const { filename } = job;
@@ -623,7 +656,7 @@ async function rehearse() {
     self.mainModule = mainModule;
     if (stacks === undefined) delete IntrinsicError.prepareStackTrace;
     else defineProperty(IntrinsicError, 'prepareStackTrace', stacks);
-    require.cache[__filename] = own.module;
+    if (own.module !== undefined) require.cache[__filename] = own.module;
     if (own.TMPDIR === undefined) delete env.TMPDIR;
     else env.TMPDIR = own.TMPDIR;
   }
@@ -647,6 +680,8 @@ function serve(fd, begin) {
     throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
   if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
   adopt(parsed);
+  writeAtOnce('stdout');
+  writeAtOnce('stderr');
   run(parsed, code, parse(args));
 }
 

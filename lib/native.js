@@ -5,13 +5,15 @@
 
 const { version } = require('../package.json');
 const { SandboxError } = require('./errors.js');
-const { CORE_NAME, coreLevel, coreSink, log } = require('./logger.js');
+const { CORE_NAME, adoptLoggers, coreLevel, coreSink, log } = require('./logger.js');
 const { platformArchAbi } = require('./platform.js');
 
 /** The loaded addon, once it is. */
 let addon;
 /** Why it cannot be loaded: `{ message, cause }`. Kept, as a missing file does not appear by itself. */
 let failure;
+/** Whether the loggers of an optional peer were asked for. */
+let adopted = false;
 /** The level that the core was last told. */
 let toldLevel = 'off';
 
@@ -20,10 +22,20 @@ let toldLevel = 'off';
  * @throws {SandboxError} `ADDON_MISSING`
  */
 function native() {
-  if (!addon && !failure) load();
+  if (!adopted) {
+    adopted = true;
+    adoptLoggers().then(tellLevel);
+  }
+  addonProblem();
   if (failure) throw new SandboxError(failure.message, { code: 'ADDON_MISSING', phase: 'start', cause: failure.cause });
   tellLevel();
   return addon;
+}
+
+/** Why the addon cannot be loaded, in words for the host's operator; nothing when it can. Loads it. */
+function addonProblem() {
+  if (!addon && !failure) load();
+  return failure?.message;
 }
 
 function load() {
@@ -43,7 +55,7 @@ function load() {
 /** The host's logger may change its level while it runs: the core follows at the next call. */
 function tellLevel() {
   const level = coreLevel();
-  if (level === toldLevel) return;
+  if (!addon || level === toldLevel) return;
   toldLevel = level;
   addon.setLogSink(level, level === 'off' ? null : coreSink);
 }
@@ -84,4 +96,5 @@ function reasons(cause) {
   return [...new Set(lines)].join('; ');
 }
 
+exports.addonProblem = addonProblem;
 exports.native = native;

@@ -3,6 +3,7 @@
 // What the caller hands over, as JSON text for the core. Everything here is pure but for `hostProblem`.
 
 const { SandboxError, invalidConfig } = require('./errors.js');
+const { changeNodeOptions, withoutOwnEntry } = require('./own-entry.js');
 
 /** Largest whole number that survives JSON; a time limit above it means "practically never". */
 const MAX_WHOLE_NUMBER = Number.MAX_SAFE_INTEGER;
@@ -64,7 +65,10 @@ function hostProblem({ nodePath }) {
 
 /** The variables of the host, taken once: at first use, when its `.env` has been read. */
 function environmentJson() {
-  return strictJson({ ...process.env });
+  const env = { ...process.env };
+  // Functions that are given all variables may start Nodes: these are no servers.
+  changeNodeOptions(env, withoutOwnEntry);
+  return strictJson(env);
 }
 
 /** The ABI of this host's own Node, for addons of dependencies; nothing where the host is something else. */

@@ -18,7 +18,7 @@ import {
   type VercelSandboxConfig,
   VercelSandboxExecutor,
 } from 'native-sandbox-executor';
-import { type SwapReport, swapReport } from 'native-sandbox-executor/register';
+import type { SwapReport, swapReport } from 'native-sandbox-executor/register';
 
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
 function same<_Answer extends true>(): void {}

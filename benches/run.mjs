@@ -145,11 +145,11 @@ async function prepared(options) {
   if (!existsSync(join(ROOT, 'binding.cjs')))
     throw new StepFailed('There is no build to measure: leave --no-build out.');
   const machine = facts();
-  const node = node22(options.cache, options.node && resolve(options.node));
+  const node = await node22(options.cache, options.node && resolve(options.node));
   const files = { ours: join(ROOT, 'index.js') };
   let originalIs = 'left out (--no-original)';
   if (!options['no-original']) {
-    const { file, version } = original(options.cache);
+    const { file, version } = await original(options.cache);
     files.original = file;
     originalIs = `${ORIGINAL} ${version}`;
   }

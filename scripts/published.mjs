@@ -23,18 +23,19 @@ const isWhole = (folder) => existsSync(join(folder, 'node_modules', '.package-lo
  * Installs packages with npm, unless that was done before.
  * @param {string} folder where `node_modules` will be; made whole beside it and renamed, so that it is whole or not there
  * @param {Record<string, string>} dependencies
- * @param {{ size?: string, args?: string[] }} about its size in words; arguments of npm beside the usual ones
+ * @param {{ size?: string, args?: string[], overrides?: object }} about its size in words; arguments of npm beside the usual
+ *   ones; `overrides` of the root package
  * @returns {Promise<string>} the folder of the packages
  * @throws {StepFailed}
  */
-export async function installOnce(folder, dependencies, { size = 'small', args = [] } = {}) {
+export async function installOnce(folder, dependencies, { size = 'small', args = [], overrides = {} } = {}) {
   const lock = `${folder}.lock`;
   mkdirSync(dirname(folder), { recursive: true });
   const end = performance.now() + WAIT_MS;
   while (!isWhole(folder)) {
     if (taken(lock)) {
       try {
-        if (!isWhole(folder)) install(folder, dependencies, size, args);
+        if (!isWhole(folder)) install(folder, { dependencies, overrides }, size, args);
       } finally {
         rmSync(lock, { force: true });
       }
@@ -82,14 +83,14 @@ function lives(pid) {
   }
 }
 
-function install(folder, dependencies, size, args) {
+function install(folder, { dependencies, overrides }, size, args) {
   const staging = `${folder}.${process.pid}`;
   const names = Object.entries(dependencies).map(([name, range]) => `${name}@${range}`);
   console.log(`Installing ${names.join(', ')} (${size}) into ${folder} …`);
   rmSync(staging, { recursive: true, force: true });
   mkdirSync(staging);
   try {
-    writeFileSync(join(staging, 'package.json'), JSON.stringify({ private: true, dependencies }));
+    writeFileSync(join(staging, 'package.json'), JSON.stringify({ private: true, dependencies, overrides }));
     sh('npm', ['install', '--no-audit', '--no-fund', '--loglevel=error', ...args], {
       cwd: staging,
       hint: `npm, a reachable package registry and room on the disk of ${folder} are needed.`,

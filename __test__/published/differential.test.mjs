@@ -2,17 +2,18 @@
 // reason that docs/COMPATIBILITY.md lists.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { copyFileSync, mkdirSync, readFileSync, symlinkSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
-import { defaultCache, original } from '../../benches/cache.mjs';
+import { pathToFileURL } from 'node:url';
 import { ownWorld, ROOT } from '../helpers.mjs';
 import { useRegistry } from '../registry.mjs';
 import { CASES, PACKAGES } from './calls.mjs';
+import { originalInstalled } from './installed.mjs';
 
-const { file, modules } = await original(defaultCache());
+const { file, modules } = await originalInstalled();
 const LISTED = new Set(
   readFileSync(join(ROOT, 'docs', 'COMPATIBILITY.md'), 'utf8')
     .split('\n')
@@ -173,6 +174,18 @@ test('log records have the same loggers, levels, messages and fields, or differ 
     const missing = [...fields].filter((field) => kinds.ours.has(kind) && !kinds.ours.get(kind).has(field));
     assert.deepEqual(missing, [], kind);
   }
+});
+
+test('the original can still be had beside this package', () => {
+  const url = pathToFileURL(file).href;
+  const script = `
+    const [swapped, original, ours] = await Promise.all(['${url}', '${url}?original', 'native-sandbox-executor'].map((from) => import(from)));
+    const classes = [swapped, original, ours].map((one) => one.SandboxExecutorFactory);
+    console.log(classes[0] === classes[2], classes[1] === classes[2], typeof classes[1].getInstance);
+    process.exit();`;
+  const args = [...FLAGS.ours, '--input-type=module', '--eval', script];
+  const env = { ...process.env, ANTHROPIC_API_KEY: 'none', ENVIRONMENT: 'development', LOG_LEVEL: 'error' };
+  assert.equal(execFileSync(process.execPath, args, { cwd: project, env, encoding: 'utf8' }), 'true false function\n');
 });
 
 test('every id is listed once', () => {

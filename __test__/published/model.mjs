@@ -64,8 +64,8 @@ export async function startModel(toolName) {
     const decision = decide(asked, toolName);
     const { kind, args, tool } = decision;
     seen.push({ kind, args, tool, at: performance.now() });
-    const send = () =>
-      reply(response, asked, message(decision, toolName, seen.length), kind === 'call' ? 'tool_calls' : 'stop');
+    const made = message(decision, toolName, seen.length);
+    const send = () => reply(response, asked, made, kind === 'call' ? 'tool_calls' : 'stop');
     if (kind !== 'call') {
       send();
       return;

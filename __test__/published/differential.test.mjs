@@ -164,8 +164,8 @@ test('log records have the same loggers, levels, messages and fields, or differ 
   ]) {
     const alone = [...kinds[side].keys()].filter((kind) => !kinds[other].has(kind));
     assert.deepEqual(
-      // Those of the core's own at debug are C31, one and all.
-      alone.filter((kind) => !LISTED.has(RECORDS[side][kind] ?? (/ debug: /.test(kind) && side === 'ours' && 'C31'))),
+      // Those of this package's own at debug are C16, one and all.
+      alone.filter((kind) => !LISTED.has(RECORDS[side][kind] ?? (/ debug: /.test(kind) && side === 'ours' && 'C16'))),
       [],
       `records that ${side} makes alone`
     );

@@ -60,6 +60,32 @@ test('tsx, on sources, in every order of flags', { timeout: 120_000 }, async () 
   assert.equal(JSON.parse(out).answer, 'by the original');
 });
 
+test('records of an imported package go to the loggers of agents-core, where that is installed', async () => {
+  const folder = makeProject(join(world.root, 'peer'), modules, {
+    'node_modules/@inkeep/agents-core/package.json':
+      '{ "name": "@inkeep/agents-core", "type": "module", "exports": { ".": { "import": "./index.js" } } }',
+    'node_modules/@inkeep/agents-core/index.js': `export const getLogger = (name) => ({
+      getPinoInstance: () => ({ level: 'info' }),
+      debug() { console.log('told of debug'); }, warn() {}, error() {},
+      info(fields, message) { console.log(name + ': ' + message); },
+    });`,
+    'server.mjs': `import { SandboxExecutorFactory, setLogger } from 'native-sandbox-executor';
+      if (process.argv[2] === 'silent') setLogger(null);
+      const factory = SandboxExecutorFactory.getInstance();
+      const call = () => factory.executeFunctionTool('t', {}, { description: '', inputSchema: {}, dependencies: {},
+        executeCode: '() => 1', sandboxConfig: { provider: 'native', runtime: 'node22' } });
+      await call();
+      await call();`,
+  });
+  const { out, code } = await runIn(folder, ['server.mjs']);
+  assert.equal(code, 0, out);
+  assert.deepEqual(out.trim().split('\n'), [
+    'SandboxExecutorFactory: SandboxExecutorFactory initialized',
+    'SandboxExecutorFactory: Native sandbox executor created',
+  ]);
+  assert.equal((await runIn(folder, ['server.mjs', 'silent'])).out, '');
+});
+
 const SERVER = `import { runTool } from '@inkeep/agents-run-api';
   export const answer = await runTool('({ n }) => n + 1', { n: 1 });
   console.log('answer', JSON.stringify(answer));`;

@@ -55,6 +55,10 @@ function register() {
     hooked('registerHooks');
     return;
   }
+  if (typeof module_.register !== 'function') {
+    complain('this host has no module hooks (module.registerHooks, module.register): the original stays in its place.');
+    return;
+  }
   const { port1, port2 } = new MessageChannel();
   port1.on('message', swapped);
   port1.unref();

@@ -199,6 +199,18 @@ test('a value of the switch that means nothing is said, and does not switch off'
   assert.deepEqual(switchOf('of').on, true);
 });
 
+test('a host without hooks starts, and says that nothing is swapped', async () => {
+  write(
+    join(project, 'without-hooks.cjs'),
+    "const m = require('node:module'); delete m.registerHooks; delete m.register;"
+  );
+  const script = "import { swapReport } from 'native-sandbox-executor'; console.log(JSON.stringify(swapReport()));";
+  const { code, out, err } = await node(['--require', './without-hooks.cjs', '--require', REGISTER], { script });
+  assert.equal(code, 0, err);
+  assert.deepEqual(JSON.parse(out), { swapped: false, hook: 'none', modules: [] });
+  assert.match(err, /^native-sandbox-executor: this host has no module hooks/);
+});
+
 test('an import in the program serves what is loaded after it', async () => {
   const { load } = { load: pathToFileURL(agents.chunk).href };
   const script = `

@@ -90,7 +90,7 @@ before(() => {
   // A logger of the run API's own, and one elsewhere that is none of its business.
   const core = (file) => `export const getLogger = (name) => ({
     debug() {}, warn() {}, error() {}, level: 'info',
-    info(fields, message) { console.log(JSON.stringify(['${file}', name, message])); },
+    info(fields, message) { globalThis.told = true; console.log(JSON.stringify(['${file}', name, message])); },
   });`;
   write(
     join(modules, '@inkeep/agents-core/package.json'),
@@ -253,8 +253,7 @@ test("records go to the run API's own logger, the early ones too; one record and
     const { load } = await import('${pathToFileURL(agents.chunk).href}');
     (await load()).SandboxExecutorFactory.getInstance();
     await load();
-    await import('@inkeep/agents-core');
-    await new Promise((done) => setImmediate(done));`;
+    while (!globalThis.told) await new Promise((done) => setTimeout(done, 5));`;
   const { out, err, code } = await node(['--import', REGISTER], {
     script,
     env: { NODE_DEBUG: 'native-sandbox-executor' },
@@ -277,12 +276,16 @@ test('a logger that the host has set is left alone', async () => {
     setLogger((name) => ({ debug: (fields, message) => seen.push([name, message]), info: (fields, message) => seen.push([name, message]) }));
     const { load } = await import('${pathToFileURL(agents.chunk).href}');
     (await load()).SandboxExecutorFactory.getInstance();
+    while (seen.length < 2) await new Promise((done) => setTimeout(done, 5));
     await import('@inkeep/agents-core');
     await new Promise((done) => setImmediate(done));
-    say(seen);`;
+    say([seen.sort(), globalThis.told ?? false]);`;
   assert.deepEqual(await said(['--import', REGISTER], script), [
-    ['native-sandbox-executor', 'Sandbox executor swapped in'],
-    ['SandboxExecutorFactory', 'SandboxExecutorFactory initialized'],
+    [
+      ['SandboxExecutorFactory', 'SandboxExecutorFactory initialized'],
+      ['native-sandbox-executor', 'Sandbox executor swapped in'],
+    ],
+    false,
   ]);
 });
 

@@ -44,6 +44,9 @@ const LAYOUTS = {
   sources: ['../repo/agents-run-api', 'src/agents/Agent.js', '../tools/SandboxExecutorFactory.ts'],
 };
 
+/** A script that waits in vain ends with this. */
+const LIMIT_MS = 60_000;
+
 let project;
 const agents = {};
 
@@ -106,6 +109,8 @@ async function node(args, { env = {}, cwd = project, script } = {}) {
     cwd,
     env: { ...process.env, NODE_OPTIONS: '', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
+    timeout: LIMIT_MS,
+    killSignal: 'SIGKILL',
   });
   const texts = { out: '', err: '' };
   child.stdout.setEncoding('utf8').on('data', (text) => {

@@ -15,6 +15,8 @@ import { startModel } from './model.mjs';
 const CHATS_AT_ONCE = 16;
 /** A chat on a busy machine, with an installation in it. */
 const CHAT_MS = 60_000;
+/** All of one server. */
+const TEST_MS = 240_000;
 /** What a tool that is installed already may take on such a machine. */
 const WARM_TOOL_MS = 10_000;
 
@@ -65,7 +67,9 @@ async function start(args, { env = {}, ready, stdin = 'ignore' }) {
   return process_;
 }
 
-before(async () => {
+before(prepare, { timeout: TEST_MS });
+
+async function prepare() {
   const { root } = ownWorld();
   project = join(root, 'server');
   mkdirSync(join(project, 'node_modules'), { recursive: true });
@@ -79,7 +83,7 @@ before(async () => {
     stdin: 'pipe',
   });
   databaseUrl = world.first.url;
-});
+}
 
 after(async () => {
   for (const { child, ended } of started) {
@@ -189,7 +193,7 @@ async function aDay(t, side, server, inOurFolder) {
   warm[side] = second.toolMs;
 }
 
-test('the published run API as it is', async (t) => {
+test('the published run API as it is', { timeout: TEST_MS }, async (t) => {
   const server = await startServer([]);
   await aDay(t, 'original', server, false);
   const mixed = await mixedUp(server, 100);
@@ -199,7 +203,7 @@ test('the published run API as it is', async (t) => {
   await stop(server);
 });
 
-test('the same with the flag', async (t) => {
+test('the same with the flag', { timeout: TEST_MS }, async (t) => {
   const server = await startServer(['--import', 'native-sandbox-executor/register']);
   await aDay(t, 'ours', server, true);
   assert.deepEqual(await mixedUp(server, 200), []);
@@ -214,7 +218,7 @@ test('the same with the flag', async (t) => {
   }
 });
 
-test('the switch brings the original back, in NODE_OPTIONS too', async () => {
+test('the switch brings the original back, in NODE_OPTIONS too', { timeout: TEST_MS }, async () => {
   const server = await startServer([], {
     NODE_OPTIONS: '--import native-sandbox-executor/register',
     NATIVE_SANDBOX_EXECUTOR: 'off',

@@ -10,6 +10,9 @@ import { ROOT } from '../helpers.mjs';
 /** The programs, of the versions that are current; the ranges keep a cached set for as long as they stay as they are. */
 const PROGRAMS = { jest: '^30.5.0', vitest: '^5.1.0', vite: '^8.4.0', tsx: '^4.23.0', esbuild: '^0.28.0' };
 
+/** A program that waits in vain ends with this. */
+const LIMIT_MS = 100_000;
+
 /** Installs them once. To be called before the home folder is another. @returns {Promise<string>} their folder */
 export function programs() {
   return installOnce(cacheFolder('native-sandbox-executor-runners'), PROGRAMS, { size: 'about 110 MB' });
@@ -80,6 +83,8 @@ export function runIn(folder, args, env = {}) {
     // What tells these programs that they run below a test runner, or in a terminal.
     env: { ...process.env, NODE_TEST_CONTEXT: undefined, NO_COLOR: '1', CI: '1', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
+    timeout: LIMIT_MS,
+    killSignal: 'SIGKILL',
   });
   let out = '';
   for (const stream of [child.stdout, child.stderr]) {

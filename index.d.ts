@@ -536,7 +536,9 @@ export interface SandboxLogger {
 }
 
 /**
- * Sets where this package logs. Silent until then, and again with `null`.
+ * Sets where this package logs. Until then it logs by `getLogger` of `@inkeep/agents-core` where that optional peer is
+ * installed (loaded at the first call; the run API's own copy where `native-sandbox-executor/register` swapped), else not
+ * at all. Silent with `null`.
  *
  * - a logger: gets every record; where it has a `child` method, as pino's, `child({ name })` gets those of that name;
  * - a function `(name) => logger`, such as the `getLogger` of `@inkeep/agents-core`.
@@ -547,3 +549,21 @@ export interface SandboxLogger {
  * @throws {TypeError} when it is neither
  */
 export function setLogger(logger: SandboxLogger | ((name: string) => SandboxLogger) | null): void;
+
+/* ------------------------------------------------------------------ the swap */
+
+/** What `native-sandbox-executor/register` did in this thread. */
+export interface SwapReport {
+  /** Whether this package has taken the place of the run API's executor: so from the first function tool on. */
+  swapped: boolean;
+  /**
+   * How modules are hooked: with the one or the other function of `node:module`, not at all because the variable
+   * `NATIVE_SANDBOX_EXECUTOR` was `off` at the start, or not at all because nobody asked for it.
+   */
+  hook: 'registerHooks' | 'register' | 'off' | 'none';
+  /** URLs of the modules in whose place this package was given, at most 16. */
+  modules: string[];
+}
+
+/** Tells whether the swap happened. Never throws. */
+export function swapReport(): SwapReport;

@@ -9,3 +9,4 @@ exports.VercelSandboxExecutor = require('./lib/vercel-executor.js').VercelSandbo
 exports.SandboxError = require('./lib/errors.js').SandboxError;
 exports.isolationReport = require('./lib/native-executor.js').isolationReport;
 exports.setLogger = require('./lib/logger.js').setLogger;
+exports.swapReport = require('./lib/swap.js').swapReport;

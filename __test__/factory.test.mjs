@@ -31,6 +31,7 @@ test('require and import() of the package give the same classes', async () => {
     'VercelSandboxExecutor',
     'isolationReport',
     'setLogger',
+    'swapReport',
   ]);
 });
 

@@ -39,7 +39,11 @@ test('it holds what it needs and nothing of the workshop', () => {
   for (const path of [
     'index.js',
     'index.d.ts',
+    'register.js',
+    'register.d.ts',
     'lib/factory.js',
+    'lib/hooks-thread.mjs',
+    'docs/MIGRATING.md',
     'binding.cjs',
     'README.md',
     'LICENSE',
@@ -82,6 +86,13 @@ for (const [how, file, line] of [
     assert.equal(node([file], project), 'answer 21\n');
   });
 }
+
+test('the flag finds its module', () => {
+  const report = "require('native-sandbox-executor').swapReport().hook";
+  for (const flag of ['--import', '--require']) {
+    assert.match(node([flag, 'native-sandbox-executor/register', '-p', report], project), /^register(Hooks)?\n$/);
+  }
+});
 
 test('an importing TypeScript project finds the types', () => {
   writeFileSync(

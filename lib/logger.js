@@ -23,8 +23,17 @@ const LEVEL_NAMES = {
 /** The name under which the core logs; the original's. */
 const CORE_NAME = 'native-sandbox-executor';
 
-/** Gives the logger of a name, or nothing. Silent until the host says otherwise. */
+/** The optional peer whose loggers are taken when the host sets none. In a variable, so that no bundler looks for it. */
+const AGENTS_CORE = '@inkeep/agents-core';
+
+/** Records kept until it is known where they go; what comes beyond is not kept. */
+const HELD_RECORDS_MAX = 64;
+
+/** Gives the logger of a name, or nothing. */
 let loggerFor = () => undefined;
+/** Records that wait for a logger; nothing once it is known where records go. */
+let held = [];
+let adopting = false;
 
 /**
  * Sets where log records go.
@@ -32,6 +41,29 @@ let loggerFor = () => undefined;
  */
 function setLogger(logger) {
   loggerFor = remembering(factoryOf(logger));
+  held = undefined;
+}
+
+/**
+ * Takes the loggers of agents-core, unless the host has set some, or this was done before. Silent where there is none.
+ * @param {() => Promise<{ getLogger?: unknown }>} load gives the module; the host's own copy where that is known
+ */
+async function adoptLoggers(load = () => import(AGENTS_CORE)) {
+  if (adopting || !held) return;
+  adopting = true;
+  let getLogger;
+  try {
+    ({ getLogger } = await load());
+  } catch {
+    // Not installed, or it cannot be loaded here: silence is the default.
+  }
+  if (!held) return;
+  const waiting = held;
+  held = undefined;
+  if (typeof getLogger !== 'function') return;
+  // Asked anew each time: it remembers by itself, and the host may configure it at any time.
+  loggerFor = (name) => quietly(() => getLogger(name));
+  for (const record of waiting) log(...record);
 }
 
 function factoryOf(logger) {
@@ -81,15 +113,20 @@ function quietly(act) {
  * @param {string} message
  */
 function log(name, level, fields, message) {
+  if (held) {
+    if (held.length < HELD_RECORDS_MAX) held.push([name, level, fields, message]);
+    return;
+  }
   const logger = loggerFor(name);
   if (typeof logger?.[level] === 'function') quietly(() => logger[level](fields, message));
 }
 
 /** The most verbose level that the host's logger takes for the core's records. */
 function coreLevel() {
+  if (held) return 'off';
   const logger = loggerFor(CORE_NAME);
   if (!logger) return 'off';
-  const level = orUndefined(() => logger.level);
+  const level = orUndefined(() => logger.level ?? logger.getPinoInstance?.().level);
   // A level of the host's own making tells nothing about what it wants; it decides by itself then.
   return (typeof level === 'string' && LEVEL_NAMES[level]) || 'debug';
 }
@@ -100,6 +137,7 @@ function coreSink({ name, level, message, fields }) {
 }
 
 exports.CORE_NAME = CORE_NAME;
+exports.adoptLoggers = adoptLoggers;
 exports.coreLevel = coreLevel;
 exports.coreSink = coreSink;
 exports.log = log;

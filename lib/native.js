@@ -6,7 +6,7 @@
 const { version } = require('../package.json');
 const { SandboxError, reasonOf } = require('./errors.js');
 const { includes, indexOf, slice } = require('./intrinsics.js');
-const { CORE_NAME, coreLevel, coreSink, log } = require('./logger.js');
+const { CORE_NAME, adoptLoggers, coreLevel, coreSink, log } = require('./logger.js');
 const { platformArchAbi } = require('./platform.js');
 
 /** How many causes of a failure are told. */
@@ -16,6 +16,8 @@ const MAX_CAUSES = 8;
 let addon;
 /** Why it cannot be loaded: `{ message, cause }`. Kept, as a missing file does not appear by itself. */
 let failure;
+/** Whether the loggers of an optional peer were asked for. */
+let adopted = false;
 /** The level that the core was last told. */
 let toldLevel = 'off';
 
@@ -24,13 +26,23 @@ let toldLevel = 'off';
  * @throws {SandboxError} `ADDON_MISSING`
  */
 function native() {
-  if (!addon && !failure) load();
+  if (!adopted) {
+    adopted = true;
+    adoptLoggers().then(tellLevel);
+  }
+  addonProblem();
   if (failure) {
     const { message, cause } = failure;
     throw new SandboxError(message, { __proto__: null, code: 'ADDON_MISSING', phase: 'start', cause });
   }
   tellLevel();
   return addon;
+}
+
+/** Why the addon cannot be loaded, in words for the host's operator; nothing when it can. Loads it. */
+function addonProblem() {
+  if (!addon && !failure) load();
+  return failure?.message;
 }
 
 function load() {
@@ -50,7 +62,7 @@ function load() {
 /** The host's logger may change its level while it runs: the core follows at the next call. */
 function tellLevel() {
   const level = coreLevel();
-  if (level === toldLevel) return;
+  if (!addon || level === toldLevel) return;
   toldLevel = level;
   addon.setLogSink(level, level === 'off' ? null : coreSink);
 }
@@ -104,4 +116,5 @@ function reasons(cause) {
   return text;
 }
 
+exports.addonProblem = addonProblem;
 exports.native = native;

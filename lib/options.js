@@ -15,6 +15,7 @@ const {
   stringify,
   toWellFormed,
 } = require('./intrinsics.js');
+const { changeNodeOptions, withoutOwnEntry } = require('./own-entry.js');
 
 /** Largest whole number that survives JSON; a time limit above it means "practically never". */
 const MAX_WHOLE_NUMBER = Number.MAX_SAFE_INTEGER;
@@ -125,7 +126,10 @@ function hostProblem({ nodePath }) {
 
 /** The variables of the host, taken once: at first use, when its `.env` has been read. */
 function environmentJson() {
-  return strictJson({ __proto__: null, ...process.env });
+  const env = { __proto__: null, ...process.env };
+  // Functions that are given all variables may start Nodes: these are no servers.
+  changeNodeOptions(env, withoutOwnEntry);
+  return strictJson(env);
 }
 
 /** The ABI of this host's own Node, for addons of dependencies; nothing where the host is something else. */

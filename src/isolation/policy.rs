@@ -34,6 +34,7 @@ const OF_A_BASE: u64 = 1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
 const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
 
 /// `CLONE_NEW*`.
+const MOUNT_NAMESPACE: u32 = 0x0002_0000;
 const UTS_NAMESPACE: u32 = 0x0400_0000;
 const IPC_NAMESPACE: u32 = 0x0800_0000;
 const USER_NAMESPACE: u32 = 0x1000_0000;
@@ -41,6 +42,7 @@ const NETWORK_NAMESPACE: u32 = 0x4000_0000;
 
 /// What the kernel, and whatever this host runs in, let a process give up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "each says whether one thing is there")]
 pub struct Offered {
     /// The version of Landlock; 0 where there is none.
     pub landlock_abi: u32,
@@ -50,6 +52,8 @@ pub struct Offered {
     pub private_users: bool,
     /// Namespaces of names, of shared memory, of the network.
     pub namespaces: bool,
+    /// And of mounts, with a root of one's own.
+    pub mounts: bool,
     /// They are to be had in a user namespace only: the host is not root.
     pub only_in_user_namespaces: bool,
 }
@@ -69,6 +73,8 @@ pub struct Places {
     pub trees: Vec<PathBuf>,
     /// The folder of all run folders of this host.
     pub runs: PathBuf,
+    /// An empty folder.
+    pub root: PathBuf,
 }
 
 impl Places {
@@ -91,6 +97,7 @@ impl Places {
             library,
             trees: store.tree_folders(base_stores),
             runs: store.host_dir().join("runs"),
+            root: store.empty_dir(),
         }
     }
 
@@ -157,7 +164,7 @@ impl Policy {
         let mut rules = self.system(Born::Launched);
         rules.push(needed(&self.places.scripts, READ));
         rules.push(needed(&self.places.library, RUN));
-        rules.extend(self.places.trees.iter().map(|trees| needed(trees, RUN)));
+        rules.extend(self.places.trees.iter().map(|trees| optional(trees, RUN)));
         rules.push(needed(&self.places.runs, OWN));
         // Only each child knows its own number.
         rules.push(optional(Path::new("/proc"), READ));
@@ -180,13 +187,15 @@ impl Policy {
         let terms = Terms { no_network: false, shared_user: false, local_sockets: places.reads_all };
         let plan = self.npm(None, places, terms);
         // The cache may belong to another user, whom a user namespace would not know.
-        Plan { capabilities: OF_NPM, namespaces: 0, ..plan }
+        Plan { capabilities: OF_NPM, namespaces: 0, root: None, ..plan }
     }
 
     /// npm's second phase: the packages' own scripts.
     pub fn npm_rebuild(&self, user: Option<u32>, places: &NpmPlaces) -> Plan {
-        // Scripts make what they have built a program.
-        self.npm(user, places, Terms { shared_user: false, ..self.terms() })
+        // Scripts make what they have built a program. As root among the machine's files they must not.
+        let is_root = !self.offered.only_in_user_namespaces;
+        let shared_user = is_root && user.is_none() && !self.has_root();
+        self.npm(user, places, Terms { shared_user, ..self.terms() })
     }
 
     fn npm(&self, user: Option<u32>, places: &NpmPlaces, terms: Terms) -> Plan {
@@ -243,13 +252,19 @@ impl Policy {
         }
     }
 
+    /// What there is in such a root is what a domain allows.
+    fn has_root(&self) -> bool {
+        self.offered.mounts && self.offered.namespaces && self.offered.landlock_abi > 0
+    }
+
     fn namespaces(&self, terms: Terms) -> u32 {
         if !self.offered.namespaces {
             return 0;
         }
         let user = if self.offered.only_in_user_namespaces { USER_NAMESPACE } else { 0 };
         let network = if terms.no_network { NETWORK_NAMESPACE } else { 0 };
-        user | network | IPC_NAMESPACE | UTS_NAMESPACE
+        let mounts = if self.has_root() { MOUNT_NAMESPACE } else { 0 };
+        user | network | mounts | IPC_NAMESPACE | UTS_NAMESPACE
     }
 
     fn plan(
@@ -274,6 +289,7 @@ impl Policy {
         let filter = || seccomp::compile(&seccomp::rules(terms));
         Plan {
             namespaces: if is_first { self.namespaces(terms) } else { 0 },
+            root: (is_first && self.has_root()).then(|| text(&self.places.root)),
             identity: user.filter(|_| private_users),
             capabilities,
             landlock: (abi > 0).then_some(domain),
@@ -288,8 +304,11 @@ fn needed(path: &Path, access: Access) -> Rule {
 
 /// A path with a NUL byte is none that the kernel could open either.
 fn optional(path: &Path, access: Access) -> Rule {
-    let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-    Rule { path, access, needed: false }
+    Rule { path: text(path), access, needed: false }
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -303,6 +322,7 @@ mod tests {
                 seccomp: true,
                 private_users,
                 namespaces: true,
+                mounts: true,
                 only_in_user_namespaces: !private_users,
             },
             places: Places {
@@ -312,6 +332,7 @@ mod tests {
                 library: "/srv/app/node_modules/sandbox/zygote".into(),
                 trees: vec!["/tmp/store/trees".into()],
                 runs: "/tmp/store/hosts/1/runs".into(),
+                root: "/tmp/store/hosts/1/empty".into(),
             },
             network,
         }
@@ -329,8 +350,9 @@ mod tests {
 
     fn shown(plan: &Plan) -> String {
         let mut text = format!(
-            "  namespaces {:#x}, user {:?}, capabilities {:#x}, filter {}\n",
+            "  namespaces {:#x}, root {:?}, user {:?}, capabilities {:#x}, filter {}\n",
             plan.namespaces,
+            plan.root,
             plan.identity,
             plan.capabilities,
             if plan.seccomp.is_empty() { "none" } else { "yes" },

@@ -40,6 +40,19 @@ const TIOCLINUX: u32 = 0x541C;
 /// The kinds of a socket without the flags beside them.
 const SOCKET_KIND_BITS: u32 = 0xf;
 
+/// `ioctl`s that change a file's flags through a descriptor that can only read: immutable, verity, project.
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC32_SETFLAGS: u32 = 0x4004_6602;
+const FS_IOC_FSSETXATTR: u32 = 0x401C_5820;
+const FS_IOC_ENABLE_VERITY: u32 = 0x4080_6685;
+
+const IOCTLS: &[u32] =
+    &[TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY];
+
+/// Whom `setpriority` and `ioprio_set` are about: one process.
+const PRIO_PROCESS: u32 = 0;
+const IOPRIO_WHO_PROCESS: u32 = 1;
+
 const AF_UNIX: u32 = 1;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
@@ -64,8 +77,8 @@ enum When {
     Always,
     /// The argument is not 0 (as a 32-bit number).
     NotZero(u32),
-    /// The argument is a pointer, and not null.
-    NotNull(u32),
+    /// The first argument is not this, or the second not 0: it means others than the caller.
+    NotSelf(u32),
     /// One of these bits is set.
     AnyBit(u32, u32),
     /// The argument is one of these.
@@ -97,7 +110,7 @@ macro_rules! refuse {
 /// The table.
 #[expect(clippy::too_many_lines, reason = "a table")]
 pub(super) fn rules(terms: Terms) -> Vec<Rule> {
-    use When::{Always, AnyBit, NotNull, NotZero, OneOf};
+    use When::{Always, AnyBit, NotSelf, NotZero, OneOf};
     let mut rules = Vec::new();
     let named = |name, call, when, why| Rule { name, call, when, errno: libc::EPERM, why };
     rules.extend(refuse!(
@@ -220,12 +233,14 @@ pub(super) fn rules(terms: Terms) -> Vec<Rule> {
         NotZero(0),
         [SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setparam, SYS_sched_setattr]
     ));
+    let slows = "slows other processes of the same user down";
+    rules.push(named("SYS_setpriority", libc::SYS_setpriority, NotSelf(PRIO_PROCESS), slows));
+    rules.push(named("SYS_ioprio_set", libc::SYS_ioprio_set, NotSelf(IOPRIO_WHO_PROCESS), slows));
     rules.extend(refuse!(
-        "slows other processes of the same user down",
-        NotZero(1),
-        [SYS_setpriority, SYS_ioprio_set]
+        "types into a terminal, or changes the flags of a file that can only be read",
+        OneOf(1, IOCTLS),
+        [SYS_ioctl]
     ));
-    rules.extend(refuse!("types into a terminal", OneOf(1, &[TIOCSTI, TIOCLINUX]), [SYS_ioctl]));
     #[cfg(target_arch = "x86_64")]
     rules.extend(refuse!(
         "old ways to the hardware and to the processor's tables",
@@ -266,18 +281,17 @@ pub(super) fn rules(terms: Terms) -> Vec<Rule> {
             Always,
             [
                 SYS_fchmodat,
-                SYS_fchownat,
                 SYS_fchmodat2,
+                SYS_fchownat,
+                SYS_fchown,
+                SYS_utimensat,
                 SYS_setxattr,
                 SYS_lsetxattr,
+                SYS_fsetxattr,
                 SYS_removexattr,
-                SYS_lremovexattr
+                SYS_lremovexattr,
+                SYS_fremovexattr
             ]
-        ));
-        rules.extend(refuse!(
-            "Landlock does not guard modes, owners, times and attributes of the user's files",
-            NotNull(1),
-            [SYS_utimensat]
         ));
         #[cfg(target_arch = "x86_64")]
         rules.extend(refuse!(
@@ -285,25 +299,28 @@ pub(super) fn rules(terms: Terms) -> Vec<Rule> {
             Always,
             [SYS_chmod, SYS_chown, SYS_lchown, SYS_utime, SYS_utimes, SYS_futimesat]
         ));
-        for (name, call) in [
-            ("SYS_setxattrat", SYS_SETXATTRAT),
-            ("SYS_removexattrat", SYS_REMOVEXATTRAT),
-            ("SYS_file_setattr", SYS_FILE_SETATTR),
-        ] {
-            rules.push(named(
-                name,
-                call,
-                Always,
-                "Landlock does not guard modes, owners, times and attributes of the user's files",
-            ));
-        }
+        let why = "Landlock does not guard modes, owners, times and attributes of the user's files";
+        rules.push(named("SYS_setxattrat", SYS_SETXATTRAT, Always, why));
+        rules.push(named("SYS_removexattrat", SYS_REMOVEXATTRAT, Always, why));
+        rules.push(named("SYS_file_setattr", SYS_FILE_SETATTR, Always, why));
+        rules.push(Rule {
+            name: "SYS_fchmod",
+            call: libc::SYS_fchmod,
+            when: Always,
+            errno: 0,
+            why: "the same; but libuv copies a file by it, whose mode it set when it made the copy, so it does nothing",
+        });
     }
     rules
 }
 
 impl std::fmt::Display for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let errno = if self.errno == libc::ENOSYS { "ENOSYS" } else { "EPERM" };
+        let errno = match self.errno {
+            0 => "nothing, as if done",
+            libc::ENOSYS => "ENOSYS",
+            _ => "EPERM",
+        };
         write!(f, "{} {:?} {errno}: {}", self.name.trim_start_matches("SYS_"), self.when, self.why)
     }
 }
@@ -334,10 +351,6 @@ fn load(argument: u32) -> Instruction {
     step(LOAD, ARGUMENTS + 8 * argument, 0, 0)
 }
 
-fn load_high(argument: u32) -> Instruction {
-    step(LOAD, ARGUMENTS + 8 * argument + 4, 0, 0)
-}
-
 /// The filter of a table. Calls of another architecture are refused whole: their numbers mean other calls.
 pub(super) fn compile(rules: &[Rule]) -> Vec<Instruction> {
     let mut steps = vec![
@@ -364,14 +377,9 @@ fn body(rule: &Rule) -> Vec<Instruction> {
     match rule.when {
         When::Always => vec![refuse],
         When::NotZero(argument) => vec![load(argument), step(IF_EQUAL, 0, 0, 1), allow, refuse],
-        When::NotNull(argument) => vec![
-            load(argument),
-            step(IF_EQUAL, 0, 0, 3),
-            load_high(argument),
-            step(IF_EQUAL, 0, 0, 1),
-            allow,
-            refuse,
-        ],
+        When::NotSelf(which) => {
+            vec![load(0), step(IF_EQUAL, which, 0, 3), load(1), step(IF_EQUAL, 0, 0, 1), allow, refuse]
+        }
         When::AnyBit(argument, bits) => vec![load(argument), step(IF_ANY_BIT, bits, 1, 0), allow, refuse],
         When::OneOf(argument, values) => {
             let mut steps = vec![load(argument)];
@@ -459,7 +467,7 @@ mod tests {
         for rule in rules(OPEN).iter().filter(|rule| rule.when == When::Always) {
             assert_eq!(answer(OPEN, rule.call, [0; 6]), Some(rule.errno), "{rule}");
         }
-        for call in [libc::SYS_read, libc::SYS_openat, libc::SYS_execve, libc::SYS_futex, libc::SYS_fchmod] {
+        for call in [libc::SYS_read, libc::SYS_openat, libc::SYS_execve, libc::SYS_futex, libc::SYS_mkdirat] {
             assert_eq!(answer(OPEN, call, [1; 6]), None);
         }
     }
@@ -517,17 +525,25 @@ mod tests {
         let first = |call, argument| answer(OPEN, call, [argument, 0, 0, 0, 0, 0]);
         let second = |call, argument| answer(OPEN, call, [0, argument, 0, 0, 0, 0]);
         assert_eq!((first(libc::SYS_prlimit64, 0), first(libc::SYS_prlimit64, 7)), (None, EPERM));
-        assert_eq!((second(libc::SYS_setpriority, 0), second(libc::SYS_setpriority, 7)), (None, EPERM));
         // What libc forks and starts threads by.
         assert_eq!((first(libc::SYS_clone, 0x0120_0011), first(libc::SYS_clone, 0x003d_0f00)), (None, None));
         assert_eq!((first(libc::SYS_clone, 0x1000_0011), first(libc::SYS_unshare, 0x80)), (EPERM, EPERM));
         assert_eq!(answer(OPEN, libc::SYS_clone3, [0; 6]), Some(libc::ENOSYS));
         assert_eq!((second(libc::SYS_ioctl, 0x5401), second(libc::SYS_ioctl, 0x5412)), (None, EPERM));
         assert_eq!(second(libc::SYS_ioctl, 0x541C), EPERM);
-        let utimes = |path| second(libc::SYS_utimensat, path);
-        assert_eq!((utimes(0), utimes(1), utimes(1 << 32)), (None, EPERM, EPERM));
+        let priority = |which, who| answer(OPEN, libc::SYS_setpriority, [which, who, 5, 0, 0, 0]);
+        // The process itself; another; its user's; its group's.
+        assert_eq!(
+            [priority(0, 0), priority(0, 7), priority(2, 0), priority(1, 0)],
+            [None, EPERM, EPERM, EPERM]
+        );
+        let of_disk = |which, who| answer(OPEN, libc::SYS_ioprio_set, [which, who, 5, 0, 0, 0]);
+        assert_eq!([of_disk(1, 0), of_disk(1, 7), of_disk(3, 0)], [None, EPERM, EPERM]);
+        assert_eq!(answer(OPEN, libc::SYS_fchmod, [1; 6]), Some(0));
         let private = Terms { shared_user: false, ..OPEN };
-        assert_eq!(answer(private, libc::SYS_fchmodat, [1; 6]), None);
+        for call in [libc::SYS_fchmodat, libc::SYS_fchmod, libc::SYS_utimensat] {
+            assert_eq!(answer(private, call, [1; 6]), None);
+        }
     }
 
     #[test]

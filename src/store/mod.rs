@@ -67,8 +67,14 @@ const NAME_RANDOM_BYTES: usize = 16;
 /// The file whose lock says that its host lives.
 const LOCK_FILE: &str = "lock";
 /// The folders of a host, and who may look into them.
-const HOST_FOLDERS: [(&str, Access); 3] =
-    [("runs", Access::Through), ("staging", Access::Through), ("trash", Access::Private)];
+const HOST_FOLDERS: [(&str, Access); 4] = [
+    ("runs", Access::Through),
+    ("staging", Access::Through),
+    ("trash", Access::Private),
+    (EMPTY_FOLDER, Access::Private),
+];
+/// Nothing is ever in it: processes with a mount namespace of their own build their root on it.
+const EMPTY_FOLDER: &str = "empty";
 /// The folders of the root.
 const ROOT_FOLDERS: [(&str, Access); 5] = [
     ("trees", Access::Open),
@@ -185,6 +191,11 @@ impl Store {
     /// This process's folder in it.
     pub fn host_dir(&self) -> &Path {
         &self.shared.host
+    }
+
+    /// A folder with nothing in it.
+    pub fn empty_dir(&self) -> PathBuf {
+        self.shared.folder(EMPTY_FOLDER)
     }
 
     /// Where the run folders of this host are.

@@ -13,7 +13,7 @@ use super::{
     NpmPlaces, identity,
     landlock::{self, Access, DEVICE, OWN, READ, RUN},
     places,
-    seccomp::{self, Terms},
+    seccomp::{self, Modes, Terms},
 };
 use crate::{config::Network, store::Store};
 
@@ -184,7 +184,7 @@ impl Policy {
 
     /// npm's first phase: nobody's code runs in it.
     pub fn npm_install(&self, places: &NpmPlaces) -> Plan {
-        let terms = Terms { no_network: false, shared_user: false, local_sockets: places.reads_all };
+        let terms = Terms { no_network: false, modes: Modes::Free, local_sockets: places.reads_all };
         let plan = self.npm(None, places, terms);
         // The cache may belong to another user, whom a user namespace would not know.
         Plan { capabilities: OF_NPM, namespaces: 0, root: None, ..plan }
@@ -192,10 +192,13 @@ impl Policy {
 
     /// npm's second phase: the packages' own scripts.
     pub fn npm_rebuild(&self, user: Option<u32>, places: &NpmPlaces) -> Plan {
-        // Scripts make what they have built a program. As root among the machine's files they must not.
-        let is_root = !self.offered.only_in_user_namespaces;
-        let shared_user = is_root && user.is_none() && !self.has_root();
-        self.npm(user, places, Terms { shared_user, ..self.terms() })
+        let modes = if self.ignores_modes(user, places) { Modes::Ignored } else { Modes::Free };
+        self.npm(user, places, Terms { modes, ..self.terms() })
+    }
+
+    /// Whether what npm's second phase makes programs of is none afterwards: it could do that to files of the host's.
+    pub fn ignores_modes(&self, user: Option<u32>, places: &NpmPlaces) -> bool {
+        self.offered.seccomp && user.is_none() && (places.reads_all || !self.has_root())
     }
 
     fn npm(&self, user: Option<u32>, places: &NpmPlaces, terms: Terms) -> Plan {
@@ -205,13 +208,18 @@ impl Policy {
         if places.reads_all {
             rules.push(needed(Path::new("/"), RUN));
         }
-        self.plan(Born::Launched, user, 0, rules, READ, terms)
+        let plan = self.plan(Born::Launched, user, 0, rules, READ, terms);
+        if places.reads_all {
+            // There is no root to build where everything is in it.
+            return Plan { root: None, namespaces: plan.namespaces & !MOUNT_NAMESPACE, ..plan };
+        }
+        plan
     }
 
     fn terms(&self) -> Terms {
         Terms {
             no_network: self.network == Network::None,
-            shared_user: !self.offered.private_users,
+            modes: if self.offered.private_users { Modes::Free } else { Modes::Refused },
             local_sockets: false,
         }
     }

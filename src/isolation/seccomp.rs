@@ -60,13 +60,24 @@ const AF_NETLINK: u32 = 16;
 const SOCK_STREAM: u32 = 1;
 const SOCK_SEQPACKET: u32 = 5;
 
+/// What becomes of changes to modes, owners, times and attributes of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Modes {
+    /// They are made: nothing of the host's is the process's to change.
+    Free,
+    /// They are refused: files of the host belong to the same user.
+    Refused,
+    /// They are not made, but said to be: npm and install scripts cannot do without.
+    Ignored,
+}
+
 /// What differs between the filters of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Terms {
     /// No socket of any network.
     pub(super) no_network: bool,
-    /// Files of the host belong to the same user: their modes, owners and times are not the process's to change.
-    pub(super) shared_user: bool,
+    /// Whether modes, owners, times and attributes of files may be changed.
+    pub(super) modes: Modes,
     /// Sockets of the machine's own services may be used (npm, for git over ssh).
     pub(super) local_sockets: bool,
 }
@@ -275,42 +286,56 @@ pub(super) fn rules(terms: Terms) -> Vec<Rule> {
             [SYS_socketpair]
         ));
     }
-    if terms.shared_user {
-        rules.extend(refuse!(
-            "Landlock does not guard modes, owners, times and attributes of the user's files",
-            Always,
-            [
-                SYS_fchmodat,
-                SYS_fchmodat2,
-                SYS_fchownat,
-                SYS_fchown,
-                SYS_utimensat,
-                SYS_setxattr,
-                SYS_lsetxattr,
-                SYS_fsetxattr,
-                SYS_removexattr,
-                SYS_lremovexattr,
-                SYS_fremovexattr
-            ]
-        ));
-        #[cfg(target_arch = "x86_64")]
-        rules.extend(refuse!(
-            "Landlock does not guard modes, owners, times and attributes of the user's files",
-            Always,
-            [SYS_chmod, SYS_chown, SYS_lchown, SYS_utime, SYS_utimes, SYS_futimesat]
-        ));
-        let why = "Landlock does not guard modes, owners, times and attributes of the user's files";
-        rules.push(named("SYS_setxattrat", SYS_SETXATTRAT, Always, why));
-        rules.push(named("SYS_removexattrat", SYS_REMOVEXATTRAT, Always, why));
-        rules.push(named("SYS_file_setattr", SYS_FILE_SETATTR, Always, why));
-        rules.push(Rule {
-            name: "SYS_fchmod",
-            call: libc::SYS_fchmod,
-            when: Always,
-            errno: 0,
-            why: "the same; but libuv copies a file by it, whose mode it set when it made the copy, so it does nothing",
-        });
+    rules.extend(modes(terms.modes));
+    rules
+}
+
+/// Calls that change modes, owners, times and attributes of files, none of which Landlock guards.
+fn modes(modes: Modes) -> Vec<Rule> {
+    const WHY: &str = "Landlock does not guard modes, owners, times and attributes of the user's files";
+    if modes == Modes::Free {
+        return Vec::new();
     }
+    let mut rules = Vec::from(refuse!(
+        "Landlock does not guard modes, owners, times and attributes of the user's files",
+        When::Always,
+        [
+            SYS_fchmodat,
+            SYS_fchmodat2,
+            SYS_fchownat,
+            SYS_fchown,
+            SYS_utimensat,
+            SYS_setxattr,
+            SYS_lsetxattr,
+            SYS_fsetxattr,
+            SYS_removexattr,
+            SYS_lremovexattr,
+            SYS_fremovexattr
+        ]
+    ));
+    #[cfg(target_arch = "x86_64")]
+    rules.extend(refuse!(
+        "Landlock does not guard modes, owners, times and attributes of the user's files",
+        When::Always,
+        [SYS_chmod, SYS_chown, SYS_lchown, SYS_utime, SYS_utimes, SYS_futimesat]
+    ));
+    for (name, call) in [
+        ("SYS_setxattrat", SYS_SETXATTRAT),
+        ("SYS_removexattrat", SYS_REMOVEXATTRAT),
+        ("SYS_file_setattr", SYS_FILE_SETATTR),
+    ] {
+        rules.push(Rule { name, call, when: When::Always, errno: libc::EPERM, why: WHY });
+    }
+    if modes == Modes::Ignored {
+        rules.iter_mut().for_each(|rule| rule.errno = 0);
+    }
+    rules.push(Rule {
+        name: "SYS_fchmod",
+        call: libc::SYS_fchmod,
+        when: When::Always,
+        errno: 0,
+        why: "the same; but libuv copies a file by it, whose mode it set when it made the copy, so it does nothing",
+    });
     rules
 }
 
@@ -420,7 +445,7 @@ fn body(rule: &Rule) -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    const OPEN: Terms = Terms { no_network: false, shared_user: true, local_sockets: false };
+    const OPEN: Terms = Terms { no_network: false, modes: Modes::Refused, local_sockets: false };
 
     /// What the kernel does with a filter, as far as ours go.
     fn run(filter: &[Instruction], arch: u32, number: c_long, arguments: [u64; 6]) -> u32 {
@@ -540,9 +565,11 @@ mod tests {
         let of_disk = |which, who| answer(OPEN, libc::SYS_ioprio_set, [which, who, 5, 0, 0, 0]);
         assert_eq!([of_disk(1, 0), of_disk(1, 7), of_disk(3, 0)], [None, EPERM, EPERM]);
         assert_eq!(answer(OPEN, libc::SYS_fchmod, [1; 6]), Some(0));
-        let private = Terms { shared_user: false, ..OPEN };
+        let private = Terms { modes: Modes::Free, ..OPEN };
+        let install = Terms { modes: Modes::Ignored, ..OPEN };
         for call in [libc::SYS_fchmodat, libc::SYS_fchmod, libc::SYS_utimensat] {
             assert_eq!(answer(private, call, [1; 6]), None);
+            assert_eq!(answer(install, call, [1; 6]), Some(0));
         }
     }
 
@@ -550,7 +577,7 @@ mod tests {
     fn the_table_is_what_it_was() {
         let mut text = String::new();
         for (name, terms) in
-            [("one user", OPEN), ("no network", Terms { no_network: true, shared_user: false, ..OPEN })]
+            [("one user", OPEN), ("no network", Terms { no_network: true, modes: Modes::Free, ..OPEN })]
         {
             text += &format!("{name}\n");
             for rule in rules(terms) {

@@ -267,6 +267,11 @@ impl Store {
         owner::give(dir, owner).map_err(StoreError::io("give away the folder", dir))
     }
 
+    /// Makes a program of each file in a folder that looks like one. Blocks.
+    pub fn make_programs(dir: &Path) -> Result<(), StoreError> {
+        owner::make_programs(dir).map_err(StoreError::io("make programs in", dir))
+    }
+
     /// A new, empty staging folder.
     pub fn staging(&self) -> Result<Staging, StoreError> {
         Staging::create(&self.shared)

@@ -298,7 +298,9 @@ function configure(options) {
 }
 
 async function isolationReport() {
-  return parse(await native().isolationReport());
+  const outcome = await native().isolationReport(environmentJson());
+  if (!outcome.ok) throw fromOutcome(outcome);
+  return parse(outcome.value);
 }
 
 exports.NativeSandboxExecutor = NativeSandboxExecutor;

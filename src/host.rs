@@ -22,6 +22,7 @@ use crate::{
     error::{Code, Phase, SandboxError},
     executor::{Answer, QueueClass},
     install::{self, InstallContext, Scope},
+    isolation::{Ground, Report},
     limits,
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
@@ -32,6 +33,9 @@ use crate::{
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
 };
+
+#[cfg(target_os = "linux")]
+use crate::isolation::{Places, Survey};
 
 /// Threads of the core's runtime. Two, because nothing on it computes for long: it waits for processes.
 const RUNTIME_THREADS: usize = 2;
@@ -106,6 +110,10 @@ pub struct Host {
     counters: Counters,
     prepared: Mutex<source::Cache>,
     sweeping: AtomicBool,
+    #[cfg(target_os = "linux")]
+    survey: OnceCell<Survey>,
+    /// Of the executor that last found out what it is put under.
+    last_report: Mutex<Option<Report>>,
 }
 
 #[derive(Debug, Clone)]
@@ -121,6 +129,7 @@ pub struct Account {
     settings: Arc<Settings>,
     facts: Arc<HostFacts>,
     terms: OnceCell<Arc<Terms>>,
+    ground: OnceCell<(Store, Ground)>,
     scope: OnceCell<(Scope, Arc<str>)>,
     /// Set once the Node that was named has said that it is one.
     node: OnceCell<()>,
@@ -143,17 +152,39 @@ impl Wanted {
 impl Account {
     /// Nothing is looked at yet.
     pub fn new(settings: Arc<Settings>, facts: Arc<HostFacts>) -> Self {
-        Self { settings, facts, terms: OnceCell::new(), scope: OnceCell::new(), node: OnceCell::new() }
+        Self {
+            settings,
+            facts,
+            terms: OnceCell::new(),
+            ground: OnceCell::new(),
+            scope: OnceCell::new(),
+            node: OnceCell::new(),
+        }
+    }
+
+    /// The store, and what processes that use it are put under.
+    pub async fn ground(&self, host: &'static Host) -> Result<&(Store, Ground), SandboxError> {
+        self.ground
+            .get_or_try_init(|| async {
+                let store = host.store(&self.settings, &self.facts).await?;
+                let ground = host.ground(&store, &self.settings, &self.facts).await;
+                *host.last_report.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(ground.report.clone());
+                Ok((store, ground))
+            })
+            .await
     }
 
     async fn terms(&self, host: &'static Host) -> Result<&Arc<Terms>, SandboxError> {
         self.terms
             .get_or_try_init(|| async {
                 let (settings, facts) = (&self.settings, &self.facts);
+                let (store, ground) = self.ground(host).await?;
                 Ok(Arc::new(Terms {
                     ctx: InstallContext {
                         spawner: Arc::clone(&host.starter) as _,
-                        store: host.store(settings, facts).await?,
+                        store: store.clone(),
+                        shield: Arc::clone(&ground.shield),
                         node: settings.node_path.clone(),
                         npm_path: settings.npm_path.clone(),
                         env: Arc::clone(&facts.env),
@@ -264,6 +295,9 @@ impl Host {
             counters: Counters::default(),
             prepared: Mutex::default(),
             sweeping: AtomicBool::new(false),
+            #[cfg(target_os = "linux")]
+            survey: OnceCell::new(),
+            last_report: Mutex::default(),
         })
     }
 
@@ -427,6 +461,41 @@ impl Host {
         })
     }
 
+    #[cfg(target_os = "linux")]
+    async fn ground(&'static self, store: &Store, settings: &Settings, facts: &HostFacts) -> Ground {
+        let survey = self.survey.get_or_init(|| Survey::take(&*self.starter, store)).await;
+        let (at, base_stores) = (store.clone(), settings.base_store_dirs.clone());
+        let (node, env) = (settings.node_path.clone(), settings.boot_env(&facts.env));
+        let found = tokio::task::spawn_blocking(move || {
+            let library = process::choice::zygote_library();
+            let places = Places::find(&at, &base_stores, &node, library, &env);
+            let no_reach = places.no_reach(&at);
+            (places, no_reach)
+        });
+        match found.await {
+            Ok((places, no_reach)) => Ground::new(survey, settings.network, places, no_reach),
+            // It does not panic; a runtime that shuts down serves no call either.
+            Err(_) => Ground::new(&Survey::default(), settings.network, Places::default(), None),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn ground(&'static self, _: &Store, _: &Settings, _: &HostFacts) -> Ground {
+        Ground::base()
+    }
+
+    /// What is in force: for the executor that last served a call, else for `account`.
+    pub async fn isolation(&'static self, account: &Account) -> Result<Value, SandboxError> {
+        let last = self.last_report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let report = match last {
+            Some(report) => report,
+            None => account.ground(self).await?.1.report.clone(),
+        };
+        let mut report = json!(report);
+        report["limits"] = limits::report();
+        Ok(report)
+    }
+
     /// Gives idle sandboxes back, breaks off what runs in the background, and ends an idle launcher. Installed trees stay in the
     /// store.
     pub async fn drain(&self) {
@@ -440,8 +509,8 @@ impl Host {
     }
 
     /// Everything countable.
-    /// `breed` and `settings` are those of the executor that asks.
-    pub fn metrics(&self, settings: &Settings, facts: &HostFacts, breed: &Breed) -> Value {
+    /// `breed`, once there was a call, and `settings` are those of the executor that asks.
+    pub fn metrics(&self, settings: &Settings, facts: &HostFacts, breed: Option<&Arc<Breed>>) -> Value {
         let queue: serde_json::Map<_, _> = self
             .queue_stats()
             .into_iter()
@@ -462,7 +531,7 @@ impl Host {
             "rung": rung,
             "rungsNotUsed": not_used.iter().map(|(rung, reason)| json!({ "rung": rung, "reason": reason })).collect::<Vec<_>>(),
             "withoutLauncher": self.starter.refusal(),
-            "isolation": isolation_report(),
+            "isolation": *self.last_report.lock().unwrap_or_else(PoisonError::into_inner),
             "counters": self.counters.to_json(),
             "settings": settings.origins,
         })
@@ -503,27 +572,6 @@ fn give_back(sandbox: Sandbox, background: &Supply, runtime: &Handle) {
 /// The folder that an executor's store lies in.
 pub fn store_base(settings: &Settings, facts: &HostFacts) -> PathBuf {
     settings.store_dir.clone().unwrap_or_else(|| facts.tmpdir.clone())
-}
-
-/// What is in force: the base tier, and what it does not hide.
-pub fn isolation_report() -> Value {
-    let layer =
-        |name: &str, in_force: bool, note: &str| json!({ "layer": name, "inForce": in_force, "note": note });
-    json!({
-        "tier": "base",
-        "layers": [
-            layer("processGroup", true, "every call has a process, a session and a process group of its own"),
-            layer("descriptors", true, "no descriptor of the host is inherited"),
-            layer("environment", true, "only listed variables reach a tool"),
-            layer("runFolder", true, "working and temp folder are private to the call and removed after it"),
-            layer("treeKill", cfg!(target_os = "linux"), "every process that a call started is ended with it; best effort elsewhere than on Linux"),
-            layer("landlock", false, "not in this version: a tool can read what the host's user can read, /proc included"),
-            layer("seccomp", false, "not in this version"),
-            layer("namespaces", false, "not in this version"),
-            layer("network", false, "not in this version: the network is open, cloud metadata addresses included"),
-        ],
-        "limits": limits::report(),
-    })
 }
 
 fn iso_time(time: SystemTime) -> String {

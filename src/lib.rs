@@ -8,6 +8,7 @@ pub mod executor;
 pub mod gauge;
 pub mod host;
 pub mod install;
+pub mod isolation;
 pub mod limits;
 pub mod log;
 pub mod pool;

@@ -9,6 +9,7 @@
 //! among its descriptors, it reaps what it forked, and its orphans are attributed to it when it dies.
 
 pub mod stat;
+pub mod trial;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -27,6 +28,7 @@ pub const MAX_TARGET_FD: i32 = 31;
 
 /// Host → launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "read and acted upon one at a time, never kept")]
 pub enum ToLauncher {
     /// Start a process. Answered by [`FromLauncher::Forked`] and then `Started`, or by `SpawnFailed` at any point.
     Spawn(Spawn),
@@ -59,6 +61,10 @@ pub struct Spawn {
     pub limits: Limits,
     /// The program will fork itself (it is a zygote): V8's memory must pass on to its children.
     pub forks: bool,
+    /// What the process gives up before its program runs: an encoded plan of the crate `native-sandbox-confine`.
+    pub confinement: Option<Vec<u8>>,
+    /// Instead of running a program, try what the confinement should forbid, and say on stdout what came of it.
+    pub trial: Option<trial::Trial>,
     /// The numbers (1 to [`MAX_TARGET_FD`], each once) that the descriptors beside the packet get, in their order.
     pub fds: Vec<i32>,
 }
@@ -161,10 +167,26 @@ pub enum Step {
     Chdir,
     /// `execve`.
     Exec,
+    /// The plan of confinement cannot be read.
+    Plan,
+    /// Leaving the host's namespaces.
+    Namespaces,
+    /// Becoming another user.
+    Identity,
+    /// Dropping capabilities.
+    Capabilities,
+    /// `no_new_privs`.
+    NoNewPrivileges,
+    /// Entering a Landlock domain.
+    Landlock,
+    /// Installing a seccomp filter.
+    Seccomp,
+    /// Building a root of its own.
+    Root,
 }
 
 impl Step {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 19] = [
         Self::Receive,
         Self::Arguments,
         Self::Pipe,
@@ -176,6 +198,14 @@ impl Step {
         Self::Limits,
         Self::Chdir,
         Self::Exec,
+        Self::Plan,
+        Self::Namespaces,
+        Self::Identity,
+        Self::Capabilities,
+        Self::NoNewPrivileges,
+        Self::Landlock,
+        Self::Seccomp,
+        Self::Root,
     ];
 
     /// The name people read.
@@ -192,6 +222,14 @@ impl Step {
             Self::Limits => "setrlimit",
             Self::Chdir => "chdir",
             Self::Exec => "execve",
+            Self::Plan => "plan of confinement",
+            Self::Namespaces => "unshare",
+            Self::Identity => "setresuid",
+            Self::Capabilities => "capset",
+            Self::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
+            Self::Landlock => "landlock",
+            Self::Seccomp => "seccomp",
+            Self::Root => "mount",
         }
     }
 

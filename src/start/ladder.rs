@@ -71,7 +71,7 @@ impl RungLadder {
     async fn climb(&self, spec: WorkerSpec) -> Result<Worker, StartError> {
         match spec.forced {
             Some(Rung::Spawn) => self.spawn(&spec).await,
-            Some(Rung::Standby) => self.standby.take(&spec.breed, &spec.scripts).await,
+            Some(Rung::Standby) => self.standby.take(&spec).await,
             Some(Rung::Zygote) => self.forked(&spec, true).await.map_err(NoZygote::into_error),
             None => self.best(&spec).await,
         }
@@ -89,7 +89,7 @@ impl RungLadder {
                 Err(NoZygote::Refused(reason)) => self.refuse(Rung::Zygote, spec, reason),
             }
         }
-        match self.standby.take(&spec.breed, &spec.scripts).await {
+        match self.standby.take(spec).await {
             Ok(worker) => {
                 self.works(Rung::Standby, spec);
                 Ok(worker)
@@ -102,7 +102,7 @@ impl RungLadder {
     }
 
     async fn spawn(&self, spec: &WorkerSpec) -> Result<Worker, StartError> {
-        spawn::boot(&*self.spawner, &spec.breed, &spec.scripts, spec.cwd.clone(), Rung::Spawn).await
+        spawn::boot(&*self.spawner, &spec.breed, &spec.scripts, spec.readable_tree(), Rung::Spawn).await
     }
 
     #[cfg(target_os = "linux")]
@@ -189,12 +189,13 @@ impl Ladder for RungLadder {
 
     fn forget(&self, tree: &Path) {
         self.suspects().retain(|(of, _), _| of != tree);
+        self.standby.forget(tree);
         #[cfg(target_os = "linux")]
         self.zygotes.forget(tree);
     }
 
-    fn in_use(&self, breed: &Breed) -> (Rung, Vec<(Rung, String)>) {
-        let refused = self.refusals().get(breed).cloned().unwrap_or_default();
+    fn in_use(&self, breed: Option<&Arc<Breed>>) -> (Rung, Vec<(Rung, String)>) {
+        let refused = breed.and_then(|breed| self.refusals().get(breed).cloned()).unwrap_or_default();
         let rung = [Rung::Zygote, Rung::Standby].into_iter().find(|rung| !refused.contains_key(rung));
         let mut refused: Vec<_> = refused.into_iter().collect();
         refused.sort();

@@ -9,7 +9,7 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{StartError, Worker, sizing::Sizing};
-use crate::process::BoxFuture;
+use crate::{process::BoxFuture, store::RunFolder};
 
 /// How often a stock looks whether it is larger than it need be.
 const TICK: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ impl Stock {
             let mut inner = self.lock();
             let ready = next_alive(&mut inner.ready);
             let running = Arc::strong_count(&self.in_use) - 1 + inner.waiting.len();
-            inner.sizing.taken(running, ready.is_none(), Instant::now());
+            inner.sizing.taken(running, Instant::now());
             if let Some(worker) = ready {
                 self.fill(&mut inner);
                 return Ok(self.in_use(worker));
@@ -84,7 +84,7 @@ impl Stock {
     /// Makes the first before anybody asks.
     pub(super) fn prime(&self) {
         let mut inner = self.lock();
-        inner.sizing.taken(0, false, Instant::now());
+        inner.sizing.taken(0, Instant::now());
         self.fill(&mut inner);
     }
 
@@ -146,7 +146,9 @@ impl Stock {
 /// The oldest that still lives: its pages are the warmest, and it has waited longest.
 fn next_alive(ready: &mut VecDeque<Worker>) -> Option<Worker> {
     while let Some(worker) = ready.pop_front() {
-        if worker.started.process.state().exit.is_none() {
+        // Its folder may have been wiped with the temp folder.
+        let has_folder = worker.run.as_ref().is_none_or(RunFolder::is_there);
+        if has_folder && worker.started.process.state().exit.is_none() {
             return Some(worker);
         }
     }
@@ -213,7 +215,7 @@ mod tests {
                     stderr: Box::new(tokio::io::empty()),
                     channel: None,
                 };
-                Ok(Worker { rung: Rung::Zygote, started })
+                Ok(Worker { rung: Rung::Zygote, started, run: None })
             })
         }
     }

@@ -73,7 +73,7 @@ async function runServer(variant, job, hear) {
   let program = command;
   if (variant.refused) {
     program = [join(folder, 'refusing')];
-    writeRefusing(program[0], variant.refused, command, env, variant.user);
+    writeRefusing(program[0], variant.refused, command, env);
   }
   const inherited = openSync(secretFile, 'r');
   const stdio = ['ignore', 'pipe', 'pipe'];
@@ -89,12 +89,17 @@ async function runServer(variant, job, hear) {
   child.stderr.setEncoding('utf8').on('data', (text) => {
     err = (err + text).slice(-4000);
   });
-  const ended = new Promise((done) => child.on('close', (code, signal) => done({ code, signal, err })));
-  for await (const line of createInterface({ input: child.stdout })) hear(JSON.parse(line));
-  clearTimeout(limit);
-  const end = await ended;
-  rmSync(secretFile, { force: true });
-  return end;
+  const ended = new Promise((done, fail) =>
+    child.on('error', fail).on('close', (code, signal) => done({ code, signal, err }))
+  );
+  try {
+    for await (const line of createInterface({ input: child.stdout })) hear(JSON.parse(line));
+    return await ended;
+  } finally {
+    clearTimeout(limit);
+    child.kill('SIGKILL');
+    rmSync(secretFile, { force: true });
+  }
 }
 
 /** Runs a server over attempts; one that ends in the middle is an escape of the attempt that it was at. */

@@ -65,8 +65,8 @@ export function writeRefusing(file, what, command, env) {
   const steps = filter(REFUSALS[what]);
   const environment = Object.entries(env).map(([name, value]) => `${name}=${value}`);
   const calls = [
-    // Only who can gain no privileges, or has them all, may filter itself.
-    ...(process.getuid() === 0 ? [] : [['prctl', 38, 1, 0, 0, 0]]),
+    // Only who can gain no privileges may filter itself.
+    ['prctl', 38, 1, 0, 0, 0],
     ['seccomp', 1, 0, { words: [steps.length / 8, steps] }],
     ['execve', command[0], { words: [...command, 0] }, { words: [...environment, 0] }],
   ];

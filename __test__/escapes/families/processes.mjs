@@ -299,8 +299,8 @@ export default [
     what: 'changes the priority at the disks of all processes of the user',
     layer: 'limits-of-others',
     needs: ({ root }) => root && "the kernel's own threads are root's",
-    // IOPRIO_WHO_USER, the caller's, class none
-    attempt: (_world, { each, syscalls }) => each([0], () => syscalls([['ioprio_set', 3, 0, 0]])),
+    // IOPRIO_WHO_USER, class none
+    attempt: (_world, { each, syscalls }) => each([process.getuid()], (uid) => syscalls([['ioprio_set', 3, uid, 0]])),
     escaped: reached(),
   },
   {

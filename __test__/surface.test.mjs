@@ -23,7 +23,7 @@ beforeEach(() => {
   addon = () => ({
     version: () => version,
     setLogSink: (level, sink) => seen.sinks.push({ level, sink }),
-    isolationReport: async () => '{"tier":"base"}',
+    isolationReport: async () => ({ ok: true, value: '{"tier":"base"}' }),
     Executor: class {
       constructor(optionsJson, envJson) {
         seen.executors.push({ options: JSON.parse(optionsJson), env: JSON.parse(envJson) });

@@ -255,7 +255,9 @@ function configure(options) {
 }
 
 async function isolationReport() {
-  return JSON.parse(await native().isolationReport());
+  const outcome = await native().isolationReport(environmentJson());
+  if (!outcome.ok) throw fromOutcome(outcome);
+  return JSON.parse(outcome.value);
 }
 
 exports.NativeSandboxExecutor = NativeSandboxExecutor;

@@ -90,7 +90,7 @@ pub enum Tier {
 }
 
 /// Whether tools may use the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
     /// As the host may.

@@ -13,12 +13,15 @@ use std::{
 
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::{
+    sync::{OnceCell, oneshot},
+    task::JoinSet,
+};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::{
-    config::{HostFacts, Network, Settings, Tier, millis},
+    config::{HostFacts, Settings, millis},
     error::{Code, Phase, SandboxError},
     host::{self, Account, Host, Sandbox},
     install::policy,
@@ -27,7 +30,7 @@ use crate::{
     process::ExitStatus,
     queue::{self, Acquire, Permit, Vcpus},
     source::{self, Prepared, Runtime},
-    start::{Breed, Ladder as _, Verdict, Worker, WorkerSpec},
+    start::{Breed, HomeStore, Ladder as _, Verdict, Worker, WorkerSpec},
     store::RunFolder,
     supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
     worker::{outcome, protocol::Job},
@@ -120,8 +123,8 @@ struct Setup {
     settings: Arc<Settings>,
     facts: Arc<HostFacts>,
     account: Account,
-    /// What all workers of this executor have in common.
-    breed: Arc<Breed>,
+    /// What all workers of this executor have in common; known once isolation is.
+    breed: OnceCell<Arc<Breed>>,
 }
 
 /// What others may do to a call.
@@ -277,9 +280,16 @@ impl Ender {
     }
 }
 
-/// What isolation is in force.
-pub fn isolation_report() -> Value {
-    host::isolation_report()
+/// What isolation is in force for the executor that last asked, or for one with the settings that the environment (JSON)
+/// gives: the JSON of a [`Report`](crate::isolation::Report).
+pub fn isolation_report(env_json: &str, done: impl FnOnce(Result<Value, SandboxError>) + Send + 'static) {
+    match Setup::read("null", env_json, None) {
+        Err(error) => done(Err(error)),
+        Ok(setup) => {
+            let runtime = setup.host.runtime();
+            runtime.spawn(async move { done(setup.host.isolation(&setup.account).await) });
+        }
+    }
 }
 
 fn internal_failure() -> SandboxError {
@@ -305,32 +315,35 @@ impl Setup {
             env: Arc::new(env),
         };
         let settings = Settings::read(&options, &facts)?;
-        refuse_what_cannot_be_enforced(&settings)?;
         let host = host::get(&settings)?;
-        let breed = Arc::new(Breed {
-            node: settings.node_path.clone(),
-            memory_mb: settings.memory_mb,
-            boot_env: settings.boot_env(&facts.env),
-            load_env: settings.tool_env(&facts.env),
-        });
         let (settings, facts) = (Arc::new(settings), Arc::new(facts));
         let account = Account::new(Arc::clone(&settings), Arc::clone(&facts));
-        Ok(Self { host, settings, facts, account, breed })
+        Ok(Self { host, settings, facts, account, breed: OnceCell::new() })
     }
-}
 
-/// Isolation never weakens silently: what is asked for and not to be had is an error.
-fn refuse_what_cannot_be_enforced(settings: &Settings) -> Result<(), SandboxError> {
-    let refuse = |text: &str| Err(SandboxError::new(Code::IsolationUnavailable, Phase::Validate, text));
-    match settings.isolation_required {
-        Some(tier @ (Tier::Confined | Tier::Isolated)) => refuse(&format!(
-            "isolation {{ require: {} }} cannot be met: this version enforces the tier \"base\" only; see isolationReport()",
-            json!(tier)
-        )),
-        _ if settings.network == Network::None => {
-            refuse("network: \"none\" cannot be enforced by this version; see isolationReport()")
+    async fn breed(&self) -> Result<&Arc<Breed>, SandboxError> {
+        self.breed
+            .get_or_try_init(|| async {
+                let (store, ground) = self.account.ground(self.host).await?;
+                Ok(Arc::new(Breed {
+                    node: self.settings.node_path.clone(),
+                    memory_mb: self.settings.memory_mb,
+                    boot_env: self.settings.boot_env(&self.facts.env),
+                    load_env: self.settings.tool_env(&self.facts.env),
+                    shield: Arc::clone(&ground.shield),
+                    store: HomeStore(store.clone()),
+                }))
+            })
+            .await
+    }
+
+    /// Isolation never weakens silently: what is asked for and not to be had is an error.
+    async fn shielded(&self) -> Result<(), SandboxError> {
+        let (_, ground) = self.account.ground(self.host).await?;
+        match ground.report.objection(self.settings.isolation_required, self.settings.network) {
+            None => Ok(()),
+            Some(text) => Err(SandboxError::new(Code::IsolationUnavailable, Phase::Validate, text)),
         }
-        _ => Ok(()),
     }
 }
 
@@ -428,13 +441,12 @@ impl Setup {
         state: &CallState,
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
+        state.unless_cancelled(Phase::Validate, self.shielded()).await??;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
-        let run = Self::run_folder(&lease)?;
         state.start()?;
-        let worker = state
-            .unless_cancelled(Phase::Start, self.worker(request, &prepared.packages, &lease, &run))
-            .await??;
+        let starting = self.worker(request, &prepared.packages, &lease);
+        let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
         let job = self.job(request, prepared, args_json, &lease, &run);
         Ok((worker, Running { job, run, lease, permit }))
     }
@@ -484,6 +496,7 @@ impl Setup {
 
     async fn warm(&self, dependencies: &BTreeMap<String, String>) -> Result<(), SandboxError> {
         policy::check(dependencies, &self.settings.dependencies)?;
+        self.shielded().await?;
         let wanted = self.account.wanted(self.host, dependencies).await?;
         self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await.map(drop)
     }
@@ -504,31 +517,23 @@ impl Setup {
         self.host.lease(&wanted, &self.settings, &request.tool_id).await
     }
 
-    fn run_folder(sandbox: &Sandbox) -> Result<RunFolder, SandboxError> {
-        RunFolder::create(&sandbox.tree).map_err(|error| {
-            let text = format!("could not make the working folder of the call: {error}");
-            SandboxError::new(Code::StartFailed, Phase::Start, text)
-        })
-    }
-
     async fn worker(
         &self,
         request: &Request,
         packages: &[String],
         sandbox: &Sandbox,
-        run: &RunFolder,
-    ) -> Result<Worker, SandboxError> {
+    ) -> Result<(Worker, RunFolder), SandboxError> {
         let declared = packages.iter().filter(|name| request.dependencies.contains_key(*name));
         let spec = WorkerSpec {
-            breed: Arc::clone(&self.breed),
+            breed: Arc::clone(self.breed().await?),
             scripts: self.host.scripts(&sandbox.store),
             tree: Arc::clone(sandbox.tree.dir()),
             packages: declared.cloned().collect(),
+            has_dependencies: !request.dependencies.is_empty(),
             tool_id: Arc::clone(&request.tool_id),
-            cwd: run.cwd(),
             forced: self.settings.start,
         };
-        self.host.ladder().start(spec).await.map_err(|error| {
+        let mut worker = self.host.ladder().start(spec).await.map_err(|error| {
             tracing::error!(
                 target: NATIVE,
                 sandboxDir = %sandbox.tree.dir().display(),
@@ -536,7 +541,9 @@ impl Setup {
                 "Failed to spawn node process"
             );
             SandboxError::new(Code::StartFailed, Phase::Start, error.to_string())
-        })
+        })?;
+        let run = worker.run.take().ok_or_else(internal_failure)?;
+        Ok((worker, run))
     }
 
     fn job(

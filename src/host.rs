@@ -22,6 +22,7 @@ use crate::{
     error::{Code, Phase, SandboxError},
     executor::{Answer, QueueClass},
     install::{InstallContext, Scope},
+    isolation::{Ground, Report},
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
@@ -30,6 +31,9 @@ use crate::{
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
 };
+
+#[cfg(target_os = "linux")]
+use crate::isolation::{Places, Survey};
 
 /// Threads of the core's runtime. Two, because nothing on it computes for long: it waits for processes.
 const RUNTIME_THREADS: usize = 2;
@@ -103,6 +107,10 @@ pub struct Host {
     stores: Mutex<HashMap<PathBuf, OpenStore>>,
     counters: Counters,
     sweeping: AtomicBool,
+    #[cfg(target_os = "linux")]
+    survey: OnceCell<Survey>,
+    /// Of the executor that last found out what it is put under.
+    last_report: Mutex<Option<Report>>,
 }
 
 #[derive(Debug, Clone)]
@@ -118,6 +126,7 @@ pub struct Account {
     settings: Arc<Settings>,
     facts: Arc<HostFacts>,
     terms: OnceCell<Arc<Terms>>,
+    ground: OnceCell<(Store, Ground)>,
     scope: OnceCell<(Scope, Arc<str>)>,
 }
 
@@ -138,17 +147,32 @@ impl Wanted {
 impl Account {
     /// Nothing is looked at yet.
     pub fn new(settings: Arc<Settings>, facts: Arc<HostFacts>) -> Self {
-        Self { settings, facts, terms: OnceCell::new(), scope: OnceCell::new() }
+        Self { settings, facts, terms: OnceCell::new(), ground: OnceCell::new(), scope: OnceCell::new() }
+    }
+
+    /// The store, and what processes that use it are put under.
+    pub async fn ground(&self, host: &'static Host) -> Result<&(Store, Ground), SandboxError> {
+        self.ground
+            .get_or_try_init(|| async {
+                let store = host.store(&self.settings, &self.facts).await?;
+                let ground = host.ground(&store, &self.settings, &self.facts).await;
+                *host.last_report.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(ground.report.clone());
+                Ok((store, ground))
+            })
+            .await
     }
 
     async fn terms(&self, host: &'static Host) -> Result<&Arc<Terms>, SandboxError> {
         self.terms
             .get_or_try_init(|| async {
                 let (settings, facts) = (&self.settings, &self.facts);
+                let (store, ground) = self.ground(host).await?;
                 Ok(Arc::new(Terms {
                     ctx: InstallContext {
                         spawner: Arc::clone(&host.starter) as _,
-                        store: host.store(settings, facts).await?,
+                        store: store.clone(),
+                        shield: Arc::clone(&ground.shield),
                         node: settings.node_path.clone(),
                         npm_path: settings.npm_path.clone(),
                         env: Arc::clone(&facts.env),
@@ -246,6 +270,9 @@ impl Host {
             stores: Mutex::default(),
             counters: Counters::default(),
             sweeping: AtomicBool::new(false),
+            #[cfg(target_os = "linux")]
+            survey: OnceCell::new(),
+            last_report: Mutex::default(),
         })
     }
 
@@ -397,6 +424,39 @@ impl Host {
         })
     }
 
+    #[cfg(target_os = "linux")]
+    async fn ground(&'static self, store: &Store, settings: &Settings, facts: &HostFacts) -> Ground {
+        let survey = self.survey.get_or_init(|| Survey::take(&*self.starter, store)).await;
+        let (at, base_stores) = (store.clone(), settings.base_store_dirs.clone());
+        let (node, env) = (settings.node_path.clone(), settings.boot_env(&facts.env));
+        let found = tokio::task::spawn_blocking(move || {
+            let library = process::choice::zygote_library();
+            let places = Places::find(&at, &base_stores, &node, library, &env);
+            let no_reach = places.no_reach(&at);
+            (places, no_reach)
+        });
+        match found.await {
+            Ok((places, no_reach)) => Ground::new(survey, settings.network, places, no_reach),
+            // It does not panic; a runtime that shuts down serves no call either.
+            Err(_) => Ground::new(&Survey::default(), settings.network, Places::default(), None),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn ground(&'static self, _: &Store, _: &Settings, _: &HostFacts) -> Ground {
+        Ground::base()
+    }
+
+    /// What is in force: for the executor that last served a call, else for `account`.
+    pub async fn isolation(&'static self, account: &Account) -> Result<Value, SandboxError> {
+        let last = self.last_report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let report = match last {
+            Some(report) => report,
+            None => account.ground(self).await?.1.report.clone(),
+        };
+        Ok(json!(report))
+    }
+
     /// Gives idle sandboxes back, breaks off what runs in the background, and ends an idle launcher. Installed trees stay in the
     /// store.
     pub async fn drain(&self) {
@@ -428,7 +488,7 @@ impl Host {
             "rung": rung,
             "rungsNotUsed": not_used.iter().map(|(rung, reason)| json!({ "rung": rung, "reason": reason })).collect::<Vec<_>>(),
             "withoutLauncher": self.starter.refusal(),
-            "isolation": isolation_report(),
+            "isolation": *self.last_report.lock().unwrap_or_else(PoisonError::into_inner),
             "counters": self.counters.to_json(),
             "settings": settings.origins,
         })
@@ -463,26 +523,6 @@ fn give_back(sandbox: Sandbox, background: &Supply, runtime: &Handle) {
 
 fn store_base(settings: &Settings, facts: &HostFacts) -> PathBuf {
     settings.store_dir.clone().unwrap_or_else(|| facts.tmpdir.clone())
-}
-
-/// What is in force: the base tier, and what it does not hide.
-pub fn isolation_report() -> Value {
-    let layer =
-        |name: &str, in_force: bool, note: &str| json!({ "layer": name, "inForce": in_force, "note": note });
-    json!({
-        "tier": "base",
-        "layers": [
-            layer("processGroup", true, "every call has a process, a session and a process group of its own"),
-            layer("descriptors", true, "no descriptor of the host is inherited"),
-            layer("environment", true, "only listed variables reach a tool"),
-            layer("runFolder", true, "working and temp folder are private to the call and removed after it"),
-            layer("treeKill", cfg!(target_os = "linux"), "every process that a call started is ended with it; best effort elsewhere than on Linux"),
-            layer("landlock", false, "not in this version: a tool can read what the host's user can read, /proc included"),
-            layer("seccomp", false, "not in this version"),
-            layer("namespaces", false, "not in this version"),
-            layer("network", false, "not in this version: the network is open, cloud metadata addresses included"),
-        ],
-    })
 }
 
 fn iso_time(time: SystemTime) -> String {

@@ -7,6 +7,7 @@ pub mod error;
 pub mod executor;
 pub mod host;
 pub mod install;
+pub mod isolation;
 pub mod log;
 pub mod pool;
 pub mod process;

@@ -718,6 +718,7 @@ mod tests {
         let (channel, host_channel) = tokio::io::duplex(PIPE_BYTES);
         let worker = Worker {
             rung: Rung::Spawn,
+            run: None,
             started: Started {
                 process: Process::new(1, Arc::new(Recorder(acts_in)), receiver),
                 stdout: Box::new(host_stdout),

@@ -4,7 +4,7 @@
 pub use unix::{Reaped, own_library, reap, register, wait_until_dead};
 
 #[cfg(target_os = "linux")]
-pub use linux::{processes, resume_if_stopped, signal_exactly};
+pub use linux::{landlock_abi, processes, resume_if_stopped, signal_exactly};
 
 #[cfg(unix)]
 mod unix {
@@ -98,13 +98,22 @@ mod unix {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::fs;
+    use std::{fs, io};
 
     use native_sandbox_protocol::stat::{Entry, parse};
     use rustix::{
         io::Errno,
         process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal},
     };
+
+    /// The version of Landlock that the kernel has, and lets this process use.
+    pub fn landlock_abi() -> io::Result<u32> {
+        const VERSION: libc::c_ulong = 1;
+        // SAFETY: with this flag the kernel reads nothing.
+        let abi =
+            unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, VERSION) };
+        u32::try_from(abi).map_err(|_| io::Error::last_os_error())
+    }
 
     /// Every process that `/proc` shows. Takes some 10 µs for each.
     pub fn processes() -> Vec<Entry> {

@@ -8,12 +8,14 @@ use std::{
     ptr,
 };
 
-use native_sandbox_protocol::{Limits, MAX_FDS, MAX_TARGET_FD, Spawn, Step};
+use native_sandbox_confine::{self as confine, Plan};
+use native_sandbox_protocol::{Limits, MAX_FDS, MAX_TARGET_FD, Spawn, Step, trial::Trial};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
     dontfork,
     sys::{self, Forked},
+    trial,
 };
 
 /// How many bytes a report has: the step's code and errno.
@@ -70,6 +72,8 @@ pub(crate) struct Prepared<'a> {
     fds: Vec<(RawFd, RawFd)>,
     limits: Limits,
     forks: bool,
+    plan: Option<Plan>,
+    trial: Option<Trial>,
 }
 
 /// A null-terminated array of C strings, with the strings.
@@ -110,6 +114,11 @@ impl<'a> Prepared<'a> {
             }
         }
         let program = text(&spawn.program)?;
+        let plan = spawn.confinement.as_deref().map(Plan::decode).transpose().map_err(|_| Failure {
+            step: Step::Plan,
+            subject: spawn.program.clone(),
+            errno: libc::EINVAL,
+        })?;
         let mut argv = vec![program.clone()];
         for arg in &spawn.args {
             argv.push(text(arg)?);
@@ -126,6 +135,8 @@ impl<'a> Prepared<'a> {
             fds: received.iter().map(sys::raw).zip(spawn.fds.iter().copied()).collect(),
             limits: spawn.limits,
             forks: spawn.forks,
+            plan,
+            trial: spawn.trial.clone(),
             program,
         })
     }
@@ -171,14 +182,12 @@ impl<'a> Prepared<'a> {
     }
 
     /// Everything up to exec, in an order that matters: death with the launcher first, limits after the descriptors
-    /// are placed (they may be lower than the numbers in use), exec last. Returns only what failed.
+    /// are placed (they may be lower than the numbers in use), confinement when nothing is left to do that it could
+    /// forbid, exec last. Returns only what failed.
     unsafe fn steps(&self, report: &mut RawFd) -> (Step, c_int) {
         // SAFETY: plain system calls on live pointers.
         unsafe {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0
-                || libc::getppid() != self.surroundings.launcher
-            {
-                // A launcher that died before the prctl sends no signal any more.
+            if !self.die_with_launcher() {
                 return (Step::ParentDeath, errno().max(libc::ESRCH));
             }
             if libc::setsid() < 0 {
@@ -198,12 +207,35 @@ impl<'a> Prepared<'a> {
             if libc::chdir(self.cwd.as_ptr()) != 0 {
                 return (Step::Chdir, errno());
             }
+            if let Some(plan) = &self.plan {
+                if let Err(failed) = confine::apply(plan) {
+                    return (step_of(failed.step), failed.errno);
+                }
+                // Another user's process has lost it.
+                if !self.die_with_launcher() {
+                    return (Step::ParentDeath, errno().max(libc::ESRCH));
+                }
+            }
             if self.forks {
                 // Refused on few systems; the zygote then makes its memory pass on itself.
                 dontfork::install();
             }
+            if let Some(trial) = &self.trial {
+                // The host is told that it runs, as of a program.
+                libc::close(*report);
+                trial::run(trial);
+            }
             libc::execve(self.program.as_ptr(), self.argv.pointers.as_ptr(), self.envp.pointers.as_ptr());
             (Step::Exec, errno())
+        }
+    }
+
+    unsafe fn die_with_launcher(&self) -> bool {
+        // SAFETY: plain system calls on numbers.
+        unsafe {
+            // A launcher that died before the prctl sends no signal any more.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0
+                && libc::getppid() == self.surroundings.launcher
         }
     }
 
@@ -263,6 +295,18 @@ impl<'a> Prepared<'a> {
                 && set_limit(libc::RLIMIT_FSIZE, file_size_bytes, 0)
                 && set_limit(libc::RLIMIT_CPU, cpu_seconds, 1)
         }
+    }
+}
+
+/// What a failed step of the confinement is called here.
+fn step_of(step: confine::Step) -> Step {
+    match step {
+        confine::Step::Namespaces => Step::Namespaces,
+        confine::Step::Identity => Step::Identity,
+        confine::Step::Capabilities => Step::Capabilities,
+        confine::Step::NoNewPrivileges => Step::NoNewPrivileges,
+        confine::Step::Landlock => Step::Landlock,
+        confine::Step::Seccomp => Step::Seccomp,
     }
 }
 

@@ -17,6 +17,8 @@ mod proc;
 mod sys;
 #[cfg(target_os = "linux")]
 mod table;
+#[cfg(target_os = "linux")]
+mod trial;
 
 use std::process::ExitCode;
 

@@ -9,11 +9,12 @@
 //! among its descriptors, it reaps what it forked, and its orphans are attributed to it when it dies.
 
 pub mod stat;
+pub mod trial;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of these messages; raised with every change to them.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The most bytes one message may take. Below the default socket buffer of Linux (212,992 bytes), which a packet
 /// must fit into whole.
@@ -59,6 +60,10 @@ pub struct Spawn {
     pub limits: Limits,
     /// The program will fork itself (it is a zygote): V8's memory must pass on to its children.
     pub forks: bool,
+    /// What the process gives up before its program runs: an encoded plan of the crate `native-sandbox-confine`.
+    pub confinement: Option<Vec<u8>>,
+    /// Instead of running a program, try what the confinement should forbid, and say on stdout what came of it.
+    pub trial: Option<trial::Trial>,
     /// The numbers (1 to [`MAX_TARGET_FD`], each once) that the descriptors beside the packet get, in their order.
     pub fds: Vec<i32>,
 }
@@ -159,10 +164,24 @@ pub enum Step {
     Chdir,
     /// `execve`.
     Exec,
+    /// The plan of confinement cannot be read.
+    Plan,
+    /// Leaving the host's namespaces.
+    Namespaces,
+    /// Becoming another user.
+    Identity,
+    /// Dropping capabilities.
+    Capabilities,
+    /// `no_new_privs`.
+    NoNewPrivileges,
+    /// Entering a Landlock domain.
+    Landlock,
+    /// Installing a seccomp filter.
+    Seccomp,
 }
 
 impl Step {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 18] = [
         Self::Receive,
         Self::Arguments,
         Self::Pipe,
@@ -174,6 +193,13 @@ impl Step {
         Self::Limits,
         Self::Chdir,
         Self::Exec,
+        Self::Plan,
+        Self::Namespaces,
+        Self::Identity,
+        Self::Capabilities,
+        Self::NoNewPrivileges,
+        Self::Landlock,
+        Self::Seccomp,
     ];
 
     /// The name people read.
@@ -190,6 +216,13 @@ impl Step {
             Self::Limits => "setrlimit",
             Self::Chdir => "chdir",
             Self::Exec => "execve",
+            Self::Plan => "plan of confinement",
+            Self::Namespaces => "unshare",
+            Self::Identity => "setresuid",
+            Self::Capabilities => "capset",
+            Self::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
+            Self::Landlock => "landlock",
+            Self::Seccomp => "seccomp",
         }
     }
 

@@ -25,10 +25,22 @@ fn request() -> impl Strategy<Value = ToLauncher> {
         bytes(),
         limits(),
         any::<bool>(),
+        option::of(bytes()),
         vec(any::<i32>(), 0..=MAX_FDS),
     )
-        .prop_map(|(id, program, args, env, cwd, limits, forks, fds)| {
-            ToLauncher::Spawn(Spawn { id, program, args, env, cwd, limits, forks, fds })
+        .prop_map(|(id, program, args, env, cwd, limits, forks, confinement, fds)| {
+            ToLauncher::Spawn(Spawn {
+                id,
+                program,
+                args,
+                env,
+                cwd,
+                limits,
+                forks,
+                confinement,
+                trial: None,
+                fds,
+            })
         });
     prop_oneof![
         spawn,

@@ -151,11 +151,13 @@ impl BindingExecutor {
     }
 }
 
-/// What isolation is in force, as JSON.
-#[napi(catch_unwind, ts_return_type = "Promise<string>")]
-pub fn isolation_report(env: &Env) -> napi::Result<Object<'_>> {
+/// What isolation is in force: JSON in an outcome. `envJson` is for where no call was served yet.
+#[napi(catch_unwind, ts_return_type = "Promise<Outcome>")]
+pub fn isolation_report(env: &Env, env_json: String) -> napi::Result<Object<'_>> {
     let (settle, promise) = promise(env)?;
-    settle(crate::executor::isolation_report().to_string());
+    crate::executor::isolation_report(&env_json, move |report| {
+        settle(Outcome::from(report.map(|report| Some(report.to_string()))));
+    });
     Ok(promise)
 }
 

@@ -23,6 +23,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use native_sandbox_confine::Plan;
 use serde_json::json;
 use tokio::{runtime::Handle, task, time};
 
@@ -38,6 +39,7 @@ use tail::Tail;
 
 use crate::{
     error::{Code, Phase, SandboxError},
+    isolation::{self, NpmPlaces, Shield},
     process::{Command, ExitStatus, Process, Spawner},
     store::{Staging, Store, StoreError, Tree, TreeKey},
 };
@@ -54,6 +56,8 @@ const PIPES_WAIT: Duration = Duration::from_secs(1);
 pub struct InstallContext {
     /// Starts npm.
     pub spawner: Arc<dyn Spawner>,
+    /// What npm is put under.
+    pub shield: Arc<Shield>,
     /// Where trees go.
     pub store: Store,
     /// The Node that runs npm and, later, the tool. Absolute.
@@ -151,7 +155,10 @@ struct Prepared {
     npm: Npm,
     settings: Settings,
     scratch: Scratch,
+    /// What replaces the user's cache, where that cannot be written.
     cache: Option<PathBuf>,
+    /// What the first phase may touch.
+    places: NpmPlaces,
 }
 
 impl Attempt {
@@ -227,8 +234,7 @@ impl Attempt {
         let scripts = self.plan_scripts(ctx).await?;
         if !scripts.run.is_empty() {
             self.write_manifest(dependencies, &scripts).await?;
-            let env = npm::rebuild_env(&ctx.env, &ctx.node, &prepared.scratch);
-            self.phase(ctx, &prepared.npm, npm::rebuild_args(&scripts.folders), env).await?;
+            self.rebuild_phase(ctx, prepared, &scripts).await?;
         }
         self.verify(dependencies).await
     }
@@ -264,7 +270,31 @@ impl Attempt {
             args.push("--package-lock-only".into());
         }
         let env = npm::install_env(&ctx.env, &prepared.settings, &ctx.node, &prepared.scratch);
-        self.phase(ctx, &prepared.npm, args, env).await
+        let plan = ctx.shield.npm_install(&prepared.places);
+        self.phase(ctx, &prepared.npm, args, env, plan).await
+    }
+
+    /// The packages' own code, as a user of its own where there can be one. What it leaves is the host's again.
+    async fn rebuild_phase(
+        &mut self,
+        ctx: &InstallContext,
+        prepared: &Prepared,
+        scripts: &Scripts,
+    ) -> Result<(), SandboxError> {
+        let own = vec![self.dir.clone(), prepared.scratch.dir().to_owned()];
+        let places = NpmPlaces { own, read: prepared.npm.places(), reads_all: prepared.npm.root.is_none() };
+        let drawn = ctx.shield.draw_user().map_err(|error| failure(format!("no user for npm: {error}")))?;
+        let user = drawn.filter(|_| places.read.iter().all(|path| isolation::others_reach(path)));
+        if user.is_some() {
+            give(&places.own, user).await?;
+        }
+        let env = npm::rebuild_env(&ctx.env, &ctx.node, &prepared.scratch);
+        let plan = ctx.shield.npm_rebuild(user, &places);
+        self.phase(ctx, &prepared.npm, npm::rebuild_args(&scripts.folders), env, plan).await?;
+        if user.is_some() {
+            give(&places.own, None).await?;
+        }
+        Ok(())
     }
 
     async fn plan_scripts(&self, ctx: &InstallContext) -> Result<Scripts, SandboxError> {
@@ -286,6 +316,7 @@ impl Attempt {
         npm: &Npm,
         args: Vec<OsString>,
         env: Vec<(OsString, OsString)>,
+        confinement: Option<Arc<Plan>>,
     ) -> Result<(), SandboxError> {
         self.stderr = new_tail();
         let command = Command {
@@ -293,6 +324,7 @@ impl Attempt {
             args: npm.lead.iter().cloned().chain(args).collect(),
             env,
             cwd: self.dir.clone(),
+            confinement,
             ..Command::default()
         };
         let started = ctx.spawner.spawn(command).await.map_err(|error| self.not_spawned(&error))?;
@@ -440,7 +472,43 @@ fn prepare(ctx: &InstallContext, scratch: &Path) -> Result<Prepared, SandboxErro
     } else {
         Some(ctx.store.npm_cache().map_err(|error| of_store(&error))?)
     };
-    Ok(Prepared { npm, settings, scratch, cache })
+    let places = places(ctx, &npm, &settings, &scratch, cache.as_deref());
+    if let Some(cache) = places.own.last() {
+        // npm may write to it, but not make it: what is not there has no rule. What cannot be made fails there, with a reason.
+        let _ = fs::create_dir_all(cache);
+    }
+    Ok(Prepared { npm, settings, scratch, cache, places })
+}
+
+/// What the first phase may touch; the cache is the last of its own.
+fn places(
+    ctx: &InstallContext,
+    npm: &Npm,
+    settings: &Settings,
+    scratch: &Scratch,
+    cache: Option<&Path>,
+) -> NpmPlaces {
+    let cache = cache.map(Path::to_owned).or_else(|| npm::cache(&ctx.env, settings));
+    let needs_more = |spec: &ExtraSpec| matches!(spec, ExtraSpec::Git | ExtraSpec::File);
+    let mut read = npm.places();
+    read.extend(settings.files(&ctx.env, npm::prefix(&ctx.node)));
+    NpmPlaces {
+        own: [scratch.dir().with_file_name("generation"), scratch.dir().to_owned()]
+            .into_iter()
+            .chain(cache)
+            .collect(),
+        read,
+        reads_all: npm.root.is_none() || ctx.policy.specs.iter().any(needs_more),
+    }
+}
+
+/// Gives folders to a user, or back to the host's.
+async fn give(folders: &[PathBuf], user: Option<u32>) -> Result<(), SandboxError> {
+    let folders = folders.to_vec();
+    blocking(move || {
+        folders.iter().try_for_each(|dir| Store::give(dir, user).map_err(|error| of_store(&error)))
+    })
+    .await
 }
 
 async fn blocking<T: Send + 'static>(

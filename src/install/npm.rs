@@ -113,6 +113,14 @@ pub(super) struct Npm {
     pub(super) root: Option<PathBuf>,
 }
 
+impl Npm {
+    /// What has to be read to run it.
+    pub(super) fn places(&self) -> Vec<PathBuf> {
+        let script = self.lead.first().map(PathBuf::from);
+        std::iter::once(self.program.clone()).chain(self.root.clone()).chain(script).collect()
+    }
+}
+
 /// Finds npm: the option, the npm beside `node`, the one on PATH. The error says where it was looked for.
 pub(super) fn find(option: Option<&Path>, node: &Path, path: Option<&str>) -> Result<Npm, String> {
     const OPTION: &str = "the npmPath option (AGENTS_FUNCTION_TOOL_SANDBOX_NPM_PATH)";
@@ -204,6 +212,7 @@ fn is_executable(path: &Path) -> bool {
 /// Folders that a run of npm may use up.
 #[derive(Debug)]
 pub(super) struct Scratch {
+    dir: PathBuf,
     home: PathBuf,
     tmp: PathBuf,
     cache: PathBuf,
@@ -215,6 +224,7 @@ impl Scratch {
     /// Makes them in `dir`. Blocks.
     pub(super) fn create(dir: &Path) -> std::io::Result<Self> {
         let scratch = Self {
+            dir: dir.to_owned(),
             home: dir.join("home"),
             tmp: dir.join("tmp"),
             cache: dir.join("cache"),
@@ -229,6 +239,11 @@ impl Scratch {
             fs::write(file, "")?;
         }
         Ok(scratch)
+    }
+
+    /// The folder of all of them.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 }
 
@@ -399,10 +414,15 @@ fn is_passed_setting(name: &str, host: &Env) -> bool {
     !NOT_PASSED_KEYS.contains(&key.as_str())
 }
 
+/// The user's cache.
+pub(super) fn cache(host: &Env, settings: &Settings) -> Option<PathBuf> {
+    let default = || Some(Path::new(host.get("HOME").filter(|home| !home.is_empty())?).join(".npm"));
+    settings.path("cache", host).or_else(default)
+}
+
 /// Whether npm can write the user's cache. Blocks.
 pub(super) fn has_writable_cache(host: &Env, settings: &Settings) -> bool {
-    let default = || Some(Path::new(host.get("HOME").filter(|home| !home.is_empty())?).join(".npm"));
-    settings.path("cache", host).or_else(default).is_some_and(|cache| is_writable(&cache))
+    cache(host, settings).is_some_and(|cache| is_writable(&cache))
 }
 
 /// Whether `path`, or the first folder above it that exists, can be written.

@@ -63,6 +63,20 @@ impl Settings {
         settings
     }
 
+    /// The files that settings are in, or name.
+    pub(super) fn files(&self, env: &Env, prefix: &Path) -> Vec<PathBuf> {
+        let home = env.get("HOME").filter(|home| !home.is_empty()).map(Path::new);
+        let of_home = home.map(|home| home.join(".npmrc"));
+        let prefix = self.path("prefix", env).unwrap_or_else(|| prefix.to_owned());
+        let named = ["userconfig", "globalconfig", "cafile", "certfile", "keyfile"];
+        let named = named.into_iter().filter_map(|key| self.path(key, env));
+        // Below a registry's address they have that in front.
+        let scoped =
+            self.values.iter().filter(|(key, _)| key.ends_with(":certfile") || key.ends_with(":keyfile"));
+        let scoped = scoped.map(|(_, path)| PathBuf::from(path));
+        named.chain(scoped).chain(of_home).chain([prefix.join("etc/npmrc")]).collect()
+    }
+
     /// The value of `key`, by npm's name for it (`fetch-retries`), with its variables in place.
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         self.values.get(key).map(String::as_str)

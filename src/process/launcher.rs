@@ -204,6 +204,12 @@ fn pack(
     let targets = [1, 2, 3][..fds.len()].to_vec();
     let Limits { open_files, file_size_bytes, cpu_seconds } = command.limits;
     let bytes = OsStringExt::into_vec;
+    let confinement = command.confinement.map(|plan| plan.encode()).transpose();
+    let confinement = confinement.map_err(|error| SpawnError::Step {
+        step: "encode",
+        subject: program.to_owned(),
+        source: io::Error::other(error),
+    })?;
     let request = ToLauncher::Spawn(Spawn {
         id,
         program: bytes(command.program.into_os_string()),
@@ -212,6 +218,8 @@ fn pack(
         cwd: bytes(command.cwd.into_os_string()),
         limits: protocol::Limits { open_files, file_size_bytes, cpu_seconds },
         forks: command.forks,
+        confinement,
+        trial: command.trial,
         fds: targets,
     });
     match encode_request(&request) {

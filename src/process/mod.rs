@@ -19,6 +19,8 @@ pub mod zygote;
 
 use std::{ffi::OsString, fmt, future::Future, path::PathBuf, pin::Pin, sync::Arc};
 
+use native_sandbox_confine::Plan;
+use native_sandbox_protocol::trial::Trial;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::watch,
@@ -60,6 +62,10 @@ pub struct Command {
     pub descriptor_3: Option<Arc<std::os::fd::OwnedFd>>,
     /// The program will fork itself: the memory of V8 must pass on to its children.
     pub forks: bool,
+    /// What the process gives up before the program runs. Only the launcher can do that.
+    pub confinement: Option<Arc<Plan>>,
+    /// Instead of running the program, try what the confinement should forbid, and say on stdout what came of it.
+    pub trial: Option<Trial>,
 }
 
 /// Kernel limits of a process; `None` leaves what the host has.

@@ -68,7 +68,7 @@ impl RungLadder {
     async fn climb(&self, spec: WorkerSpec) -> Result<Worker, StartError> {
         match spec.forced {
             Some(Rung::Spawn) => self.spawn(&spec).await,
-            Some(Rung::Standby) => self.standby.take(&spec.breed, &spec.scripts).await,
+            Some(Rung::Standby) => self.standby.take(&spec).await,
             Some(Rung::Zygote) => self.forked(&spec, true).await.map_err(NoZygote::into_error),
             None => self.best(&spec).await,
         }
@@ -83,7 +83,7 @@ impl RungLadder {
                 Err(NoZygote::Refused(reason)) => self.refuse(Rung::Zygote, reason),
             }
         }
-        match self.standby.take(&spec.breed, &spec.scripts).await {
+        match self.standby.take(spec).await {
             Ok(worker) => Ok(worker),
             Err(error) => {
                 self.refuse(Rung::Standby, error.reason);
@@ -93,7 +93,7 @@ impl RungLadder {
     }
 
     async fn spawn(&self, spec: &WorkerSpec) -> Result<Worker, StartError> {
-        spawn::boot(&*self.spawner, &spec.breed, &spec.scripts, spec.cwd.clone(), Rung::Spawn).await
+        spawn::boot(&*self.spawner, &spec.breed, &spec.scripts, spec.readable_tree(), Rung::Spawn).await
     }
 
     #[cfg(target_os = "linux")]
@@ -161,6 +161,7 @@ impl Ladder for RungLadder {
 
     fn forget(&self, tree: &Path) {
         self.suspects().retain(|(of, _), _| of != tree);
+        self.standby.forget(tree);
         #[cfg(target_os = "linux")]
         self.zygotes.forget(tree);
     }

@@ -10,14 +10,20 @@ mod zygotes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, io,
+    fmt,
+    hash::{Hash, Hasher},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use serde::Serialize;
 
-use crate::process::{BoxFuture, Started};
+use crate::{
+    isolation::Shield,
+    process::{BoxFuture, Started},
+    store::{RunFolder, Store},
+};
 
 pub use ladder::RungLadder;
 
@@ -44,6 +50,28 @@ pub struct Breed {
     pub boot_env: BTreeMap<String, String>,
     /// Variables that every call has, for packages that read them while they load.
     pub load_env: BTreeMap<String, String>,
+    /// What they are put under.
+    pub shield: Arc<Shield>,
+    /// Where their run folders are.
+    pub store: HomeStore,
+}
+
+/// A store, compared by its folder of this host.
+#[derive(Debug, Clone)]
+pub struct HomeStore(pub Store);
+
+impl PartialEq for HomeStore {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.host_dir() == other.0.host_dir()
+    }
+}
+
+impl Eq for HomeStore {}
+
+impl Hash for HomeStore {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.host_dir().hash(state);
+    }
 }
 
 /// The scripts on disk that a worker or zygote runs.
@@ -92,12 +120,12 @@ pub struct WorkerSpec {
     pub scripts: ScriptSource,
     /// The leased tree: holds `node_modules` (may be empty).
     pub tree: Arc<PathBuf>,
+    /// Whether the call has dependencies; without, the tree is of no interest to it.
+    pub has_dependencies: bool,
     /// Packages of the tree that the function names: worth loading ahead.
     pub packages: BTreeSet<String>,
     /// The tool, for what is learnt of it.
     pub tool_id: Arc<str>,
-    /// The call's working folder.
-    pub cwd: PathBuf,
     /// Only this rung will do.
     pub forced: Option<Rung>,
 }
@@ -108,6 +136,20 @@ pub struct Worker {
     pub rung: Rung,
     /// Process, pipes and channel.
     pub started: Started,
+    /// Its folder, made with it: what it is confined to has to be known before it lives. Taken by whoever serves the call.
+    pub run: Option<RunFolder>,
+}
+
+impl WorkerSpec {
+    /// The tree that the call may read.
+    fn readable_tree(&self) -> Option<&Path> {
+        self.has_dependencies.then_some(self.tree.as_path())
+    }
+}
+
+/// The way from a run folder to the packages of a tree.
+fn node_modules(tree: &Path) -> PathBuf {
+    tree.join("node_modules")
 }
 
 /// Why no rung gave a worker: the last rung's reason.

@@ -1,37 +1,38 @@
 //! The lowest rung: a Node process booted for the call. Works wherever Node does.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::Path};
 
-use super::{Breed, Rung, ScriptSource, StartError, Worker};
+use super::{Breed, Rung, ScriptSource, StartError, Worker, node_modules};
 use crate::process::{Command, Spawner};
 
-/// Boots a worker in `cwd`; `rung` is where it is told to come from.
+/// Boots a worker that may read `tree`; `rung` is where it is told to come from.
 pub(super) async fn boot(
     spawner: &dyn Spawner,
     breed: &Breed,
     scripts: &ScriptSource,
-    cwd: PathBuf,
+    tree: Option<&Path>,
     rung: Rung,
 ) -> Result<Worker, StartError> {
     let failed = |reason| StartError { rung, reason };
     let script = scripts.scripts().await.map_err(failed)?.worker;
-    let started =
-        spawner.spawn(command(breed, script, cwd)).await.map_err(|error| failed(error.to_string()))?;
-    if started.channel.is_none() {
-        return Err(failed("the worker was started without a channel".to_owned()));
-    }
-    Ok(Worker { rung, started })
-}
-
-fn command(breed: &Breed, script: PathBuf, cwd: PathBuf) -> Command {
-    Command {
+    let user = breed.shield.draw_user().map_err(|error| failed(error.to_string()))?;
+    let modules = tree.map(node_modules);
+    let run = breed.store.0.runs().and_then(|runs| runs.create(modules.as_deref(), user));
+    let run = run.map_err(|error| failed(error.to_string()))?;
+    let command = Command {
         program: breed.node.clone(),
         args: vec![heap_flag(breed), script.into_os_string()],
         env: breed.boot_env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
-        cwd,
+        cwd: run.cwd(),
         channel: true,
+        confinement: breed.shield.worker(user, &run, tree),
         ..Command::default()
+    };
+    let started = spawner.spawn(command).await.map_err(|error| failed(error.to_string()))?;
+    if started.channel.is_none() {
+        return Err(failed("the worker was started without a channel".to_owned()));
     }
+    Ok(Worker { rung, started, run: Some(run) })
 }
 
 /// Node's flag for the heap limit.

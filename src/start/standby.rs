@@ -2,23 +2,26 @@
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use super::{
-    Breed, Rung, ScriptSource, StartError, Worker, spawn,
+    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, spawn,
     stock::{Forge, Stock},
 };
 use crate::process::{BoxFuture, Spawner};
 
 /// The most kinds of workers that stocks are kept for; beyond it, all are dropped and begin anew.
-const MAX_BREEDS: usize = 16;
+const MAX_STOCKS: usize = 16;
+
+/// What a stock is of: a breed, and the tree that its workers may read. That cannot be widened once they live.
+type Kind = (Arc<Breed>, Option<PathBuf>);
 
 /// The standby stocks of the process.
 pub(super) struct Standby {
     spawner: Arc<dyn Spawner>,
-    stocks: Mutex<HashMap<Arc<Breed>, Arc<Stock>>>,
+    stocks: Mutex<HashMap<Kind, Arc<Stock>>>,
 }
 
 impl Standby {
@@ -26,12 +29,14 @@ impl Standby {
         Self { spawner, stocks: Mutex::default() }
     }
 
-    pub(super) async fn take(
-        &self,
-        breed: &Arc<Breed>,
-        scripts: &ScriptSource,
-    ) -> Result<Worker, StartError> {
-        self.stock(breed, scripts).take().await
+    pub(super) async fn take(&self, spec: &WorkerSpec) -> Result<Worker, StartError> {
+        self.stock(spec).take().await
+    }
+
+    /// Ends what is kept ready for a tree.
+    pub(super) fn forget(&self, tree: &Path) {
+        let ended: Vec<_> = self.lock().extract_if(|(_, of), _| of.as_deref() == Some(tree)).collect();
+        drop(ended); // outside of the lock
     }
 
     pub(super) fn drain(&self) {
@@ -39,36 +44,35 @@ impl Standby {
         drop(stocks);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<Breed>, Arc<Stock>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Kind, Arc<Stock>>> {
         self.stocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stock(&self, breed: &Arc<Breed>, scripts: &ScriptSource) -> Arc<Stock> {
+    fn stock(&self, spec: &WorkerSpec) -> Arc<Stock> {
+        let kind = (Arc::clone(&spec.breed), spec.readable_tree().map(Path::to_path_buf));
         let mut stocks = self.lock();
-        if let Some(stock) = stocks.get(breed) {
+        if let Some(stock) = stocks.get(&kind) {
             return Arc::clone(stock);
         }
-        if stocks.len() >= MAX_BREEDS {
+        if stocks.len() >= MAX_STOCKS {
             stocks.clear();
         }
-        let forge =
-            Boots { spawner: Arc::clone(&self.spawner), breed: breed.clone(), scripts: scripts.clone() };
-        let stock = Stock::new(Arc::new(forge));
-        stocks.insert(breed.clone(), Arc::clone(&stock));
+        let (spawner, scripts) = (Arc::clone(&self.spawner), spec.scripts.clone());
+        let stock = Stock::new(Arc::new(Boots { spawner, kind: kind.clone(), scripts }));
+        stocks.insert(kind, Arc::clone(&stock));
         stock
     }
 }
 
 struct Boots {
     spawner: Arc<dyn Spawner>,
-    breed: Arc<Breed>,
+    kind: Kind,
     scripts: ScriptSource,
 }
 
 impl Forge for Boots {
     fn make(&self) -> BoxFuture<'_, Result<Worker, StartError>> {
-        // The job brings the working folder; until then any that is sure to be there will do.
-        let cwd = PathBuf::from(if cfg!(windows) { "C:\\" } else { "/" });
-        Box::pin(spawn::boot(&*self.spawner, &self.breed, &self.scripts, cwd, Rung::Standby))
+        let (breed, tree) = &self.kind;
+        Box::pin(spawn::boot(&*self.spawner, breed, &self.scripts, tree.as_deref(), Rung::Standby))
     }
 }

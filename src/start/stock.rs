@@ -9,7 +9,7 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{StartError, Worker, sizing::Sizing};
-use crate::process::BoxFuture;
+use crate::{process::BoxFuture, store::RunFolder};
 
 /// How often a stock looks whether it is larger than it need be.
 const TICK: Duration = Duration::from_secs(1);
@@ -146,7 +146,9 @@ impl Stock {
 /// The oldest that still lives: its pages are the warmest, and it has waited longest.
 fn next_alive(ready: &mut VecDeque<Worker>) -> Option<Worker> {
     while let Some(worker) = ready.pop_front() {
-        if worker.started.process.state().exit.is_none() {
+        // Its folder may have been wiped with the temp folder.
+        let has_folder = worker.run.as_ref().is_none_or(RunFolder::is_there);
+        if has_folder && worker.started.process.state().exit.is_none() {
             return Some(worker);
         }
     }
@@ -213,7 +215,7 @@ mod tests {
                     stderr: Box::new(tokio::io::empty()),
                     channel: None,
                 };
-                Ok(Worker { rung: Rung::Zygote, started })
+                Ok(Worker { rung: Rung::Zygote, started, run: None })
             })
         }
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{
-    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, spawn,
+    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, node_modules, spawn,
     stock::{Forge, Stock},
 };
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
         BoxFuture, Command, Spawner,
         zygote::{Client, ZygoteError},
     },
+    store::Runs,
 };
 
 /// After this many forks a zygote is replaced: its children share address layout and hash seeds.
@@ -99,6 +100,41 @@ struct Nest {
     last_used: Mutex<Instant>,
     /// What it has loaded ahead, dependents only.
     packages: BTreeSet<String>,
+    makings: Arc<Makings>,
+}
+
+/// What all workers of one zygote have in common.
+struct Makings {
+    client: Arc<Client>,
+    breed: Arc<Breed>,
+    /// Where their folders are.
+    runs: Runs,
+    /// The user that the zygote, and so each of them, has; none where each gets one of its own, or the host's.
+    user: Option<u32>,
+    /// The tree that they may read, dependents only.
+    tree: Option<PathBuf>,
+}
+
+impl Makings {
+    /// Forks a worker that may read `tree`.
+    async fn fork(&self, tree: Option<&Path>) -> Result<Worker, StartError> {
+        let failed = |reason| StartError { rung: Rung::Zygote, reason };
+        let shield = &self.breed.shield;
+        // A zygote that keeps the host's user can give each worker another; one that has its own cannot.
+        let (new_user, owner) = match self.user {
+            Some(user) => (None, Some(user)),
+            None => {
+                let user = shield.draw_user().map_err(|error| failed(error.to_string()))?;
+                (user, user)
+            }
+        };
+        let modules = tree.map(node_modules);
+        let run = self.runs.create(modules.as_deref(), owner).map_err(|error| failed(error.to_string()))?;
+        let plan = shield.forked_worker(new_user, &run, tree);
+        let started = self.client.fork_worker(plan.as_deref()).await;
+        let started = started.map_err(|error| failed(error.to_string()))?;
+        Ok(Worker { rung: Rung::Zygote, started, run: Some(run) })
+    }
 }
 
 /// What a look at a slot gives.
@@ -109,12 +145,18 @@ enum Found {
 }
 
 impl Nest {
-    fn new(client: Client, packages: BTreeSet<String>) -> Arc<Self> {
-        let client = Arc::new(client);
-        let stock = Stock::new(Arc::new(Forks { client: Arc::clone(&client) }));
+    fn new(makings: Makings, packages: BTreeSet<String>) -> Arc<Self> {
+        let makings = Arc::new(makings);
+        let stock = Stock::new(Arc::new(Forks(Arc::clone(&makings))));
         stock.prime();
         let now = Instant::now();
-        Arc::new(Self { client, stock, born: now, last_used: Mutex::new(now), packages })
+        let client = Arc::clone(&makings.client);
+        Arc::new(Self { client, stock, born: now, last_used: Mutex::new(now), packages, makings })
+    }
+
+    /// Whether it can serve: its folder may have been wiped with the temp folder, and its workers may write to no other.
+    fn is_fit(&self) -> bool {
+        self.client.is_open() && self.makings.runs.is_current()
     }
 
     fn is_worn(&self, now: Instant) -> bool {
@@ -131,18 +173,11 @@ impl Nest {
     }
 }
 
-struct Forks {
-    client: Arc<Client>,
-}
+struct Forks(Arc<Makings>);
 
 impl Forge for Forks {
     fn make(&self) -> BoxFuture<'_, Result<Worker, StartError>> {
-        Box::pin(async {
-            let started = self.client.fork_worker().await;
-            let started =
-                started.map_err(|error| StartError { rung: Rung::Zygote, reason: error.to_string() })?;
-            Ok(Worker { rung: Rung::Zygote, started })
-        })
+        Box::pin(self.0.fork(self.0.tree.as_deref()))
     }
 }
 
@@ -154,17 +189,21 @@ impl Zygotes {
     /// A worker of the tree's zygote, or of the base while there is none. With `wait`, zygotes that boot are waited for.
     pub(super) async fn start(&self, spec: &WorkerSpec, wait: bool) -> Result<Worker, NoZygote> {
         let base = self.settled(wait, || self.base(spec)).await?;
-        let nest = if spec.packages.is_empty() {
-            base
-        } else {
+        base.touch();
+        let worker = if spec.has_dependencies {
             match self.settled(wait, || self.dependent(spec, &base)).await {
-                Ok(nest) => nest,
-                // The base can do it too; the packages are then loaded by the worker.
-                Err(_) => base,
+                Ok(nest) => {
+                    nest.touch();
+                    nest.stock.take().await
+                }
+                // The base can do it too, but not ahead of need: the tree has to be known before the worker lives. It then
+                // loads the packages itself.
+                Err(_) => base.makings.fork(spec.readable_tree()).await,
             }
+        } else {
+            base.stock.take().await
         };
-        nest.touch();
-        nest.stock.take().await.map_err(|error| NoZygote::Refused(error.reason))
+        worker.map_err(|error| NoZygote::Refused(error.reason))
     }
 
     /// What a look gives, after the boot if that is to be waited for.
@@ -192,12 +231,12 @@ impl Zygotes {
             &mut line.base,
             |nest| nest.is_worn(now),
             |over| {
-                let (zygotes, breed, scripts) =
+                let (zygotes, breed, scripts): (_, Arc<Breed>, _) =
                     (Weak::clone(&self.own), spec.breed.clone(), spec.scripts.clone());
                 tokio::spawn(async move {
                     let Some(zygotes) = zygotes.upgrade() else { return };
                     let booted = zygotes.boot_base(&breed, &scripts).await;
-                    zygotes.set(&breed, None, booted.map(|client| Nest::new(client, BTreeSet::new())));
+                    zygotes.set(&breed, None, booted);
                     drop(over);
                 });
             },
@@ -221,9 +260,6 @@ impl Zygotes {
         dependent.last_used = now;
         dependent.packages.extend(spec.packages.iter().cloned());
         let wanted: BTreeSet<String> = dependent.packages.difference(&dependent.unfit).cloned().collect();
-        if wanted.is_empty() {
-            return Found::Up(Arc::clone(base));
-        }
         let outdated = |nest: &Nest| nest.is_worn(now) || !wanted.is_subset(&nest.packages);
         look(&mut dependent.slot, outdated, |over| {
             let (zygotes, spec, base) = (Weak::clone(&self.own), spec.clone(), Arc::clone(base));
@@ -237,8 +273,9 @@ impl Zygotes {
         })
     }
 
-    async fn boot_base(&self, breed: &Breed, scripts: &ScriptSource) -> Result<Client, String> {
+    async fn boot_base(&self, breed: &Arc<Breed>, scripts: &ScriptSource) -> Result<Arc<Nest>, String> {
         let scripts = scripts.scripts().await?;
+        let runs = breed.store.0.runs().map_err(|error| error.to_string())?;
         let command = Command {
             program: breed.node.clone(),
             args: vec![
@@ -252,12 +289,15 @@ impl Zygotes {
             ],
             env: breed.boot_env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
             cwd: PathBuf::from("/"),
+            confinement: breed.shield.base_zygote(),
             ..Command::default()
         };
         let began = Instant::now();
         let client = Client::boot(&*self.spawner, command).await.map_err(|error| error.to_string())?;
         tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
-        Ok(client)
+        let client = Arc::new(client);
+        let makings = Makings { client, breed: Arc::clone(breed), runs, user: None, tree: None };
+        Ok(Nest::new(makings, BTreeSet::new()))
     }
 
     /// Tries with every package, and with one fewer as long as one turns out to be unfit.
@@ -272,7 +312,11 @@ impl Zygotes {
             let modules = packages.iter().map(|specifier| Module { specifier, kind: "require" }).collect();
             let load = Load { cwd: &spec.tree, env: &spec.breed.load_env, modules, limit_ms: LOAD_LIMIT_MS };
             let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
-            let refused = match base.client.fork_zygote(&payload).await {
+            let shield = &spec.breed.shield;
+            let user = shield.draw_user().map_err(|error| error.to_string())?;
+            let runs = spec.breed.store.0.nest().map_err(|error| error.to_string())?;
+            let plan = shield.dependent_zygote(user, &spec.tree, runs.dir());
+            let refused = match base.client.fork_zygote(plan.as_deref(), &payload).await {
                 Ok(client) => {
                     tracing::debug!(
                         target: NATIVE,
@@ -281,7 +325,9 @@ impl Zygotes {
                         json_report = client.report(),
                         "Zygote loaded packages"
                     );
-                    return Ok(Nest::new(client, packages));
+                    let (client, breed) = (Arc::new(client), Arc::clone(&spec.breed));
+                    let tree = Some(spec.tree.to_path_buf());
+                    return Ok(Nest::new(Makings { client, breed, runs, user, tree }, packages));
                 }
                 Err(ZygoteError::Refused { reason }) => reason,
                 Err(error) => return Err(error.to_string()),
@@ -295,9 +341,6 @@ impl Zygotes {
                 .and_then(|line| line.dependents.get_mut(spec.tree.as_path()))
             {
                 dependent.unfit.insert(unfit);
-            }
-            if packages.is_empty() {
-                return Err(refused);
             }
         }
         Err("too many of its packages cannot be loaded ahead".to_owned())
@@ -355,7 +398,7 @@ impl Zygotes {
 /// Looks at a slot and boots what is missing. A nest that is `outdated` serves on while its successor boots.
 fn look(slot: &mut Slot, outdated: impl Fn(&Nest) -> bool, boot: impl FnOnce(watch::Sender<()>)) -> Found {
     match slot {
-        Slot::Up(nest) if nest.client.is_open() && !outdated(nest) => return Found::Up(Arc::clone(nest)),
+        Slot::Up(nest) if nest.is_fit() && !outdated(nest) => return Found::Up(Arc::clone(nest)),
         Slot::Booting(over) => return Found::Booting(over.clone()),
         Slot::Down { reason, until } if *until > Instant::now() => return Found::Down(reason.clone()),
         _ => {}
@@ -364,7 +407,7 @@ fn look(slot: &mut Slot, outdated: impl Fn(&Nest) -> bool, boot: impl FnOnce(wat
     boot(sender);
     match std::mem::replace(slot, Slot::Booting(over.clone())) {
         // Whoever holds it may go on using it.
-        Slot::Up(nest) if nest.client.is_open() => Found::Up(nest),
+        Slot::Up(nest) if nest.is_fit() => Found::Up(nest),
         _ => Found::Booting(over),
     }
 }

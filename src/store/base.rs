@@ -28,7 +28,7 @@ pub(super) fn find(dir: &Path, key: &TreeKey, shared: &Arc<Shared>) -> Option<Tr
     })
 }
 
-fn roots(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn roots(dir: &Path) -> Vec<PathBuf> {
     let names = names_in(dir).map_err(|error| report(dir, &error)).unwrap_or_default();
     let roots = names.iter().filter(|name| root::is_name(name)).map(|name| dir.join(name));
     // Node compares real paths.

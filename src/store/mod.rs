@@ -30,6 +30,7 @@ mod generation;
 mod janitor;
 mod key;
 mod lock;
+mod owner;
 mod remove;
 mod root;
 mod run_folder;
@@ -49,7 +50,7 @@ pub use generation::is_due;
 pub use key::TreeKey;
 pub use lock::PathLock;
 pub use remove::remove_dir;
-pub use run_folder::RunFolder;
+pub use run_folder::{RunFolder, Runs};
 pub use shelf::{RoomReport, Usage};
 pub use sweep::SweepReport;
 pub use tree::{Staging, Tree};
@@ -67,7 +68,7 @@ const NAME_RANDOM_BYTES: usize = 16;
 const LOCK_FILE: &str = "lock";
 /// The folders of a host, and who may look into them.
 const HOST_FOLDERS: [(&str, Access); 3] =
-    [("runs", Access::Through), ("staging", Access::Private), ("trash", Access::Private)];
+    [("runs", Access::Through), ("staging", Access::Through), ("trash", Access::Private)];
 /// The folders of the root.
 const ROOT_FOLDERS: [(&str, Access); 5] = [
     ("trees", Access::Open),
@@ -186,13 +187,34 @@ impl Store {
         &self.shared.host
     }
 
+    /// Where the run folders of this host are.
+    pub fn runs(&self) -> Result<Runs, StoreError> {
+        Runs::of(&self.shared)
+    }
+
+    /// A folder of its own for the run folders of one zygote's workers.
+    pub fn nest(&self) -> Result<Runs, StoreError> {
+        Runs::nest(&self.shared)
+    }
+
+    /// The folders of all trees that this store, and these base stores, have.
+    pub fn tree_folders(&self, base_stores: &[PathBuf]) -> Vec<PathBuf> {
+        let of_bases = base_stores.iter().flat_map(|dir| base::roots(dir)).map(|root| root.join("trees"));
+        std::iter::once(self.shared.trees()).chain(of_bases).collect()
+    }
+
+    /// The folder of [`Self::scripts`], there or not.
+    pub fn scripts_dir(&self) -> PathBuf {
+        let digest = hex(&Sha256::digest([WORKER_SCRIPT, ZYGOTE_SCRIPT].concat()));
+        self.shared.root.join("runtime").join(&digest[..SCRIPT_HASH_CHARS])
+    }
+
     /// The scripts of workers and of zygotes on disk, written anew when one is missing or is not what it should be.
     ///
     /// The content is compared every time: where tools share the host's uid, one of them could have changed a file
     /// under the next call.
     pub fn scripts(&self) -> Result<(PathBuf, PathBuf), StoreError> {
-        let digest = hex(&Sha256::digest([WORKER_SCRIPT, ZYGOTE_SCRIPT].concat()));
-        let dir = self.shared.root.join("runtime").join(&digest[..SCRIPT_HASH_CHARS]);
+        let dir = self.scripts_dir();
         let worker = self.script(&dir, "worker.cjs", WORKER_SCRIPT)?;
         Ok((worker, self.script(&dir, "zygote.cjs", ZYGOTE_SCRIPT)?))
     }
@@ -226,6 +248,12 @@ impl Store {
             root::dir(&dir, Access::Private).map_err(StoreError::io("create the folder", &dir))
         })?;
         Ok(dir)
+    }
+
+    /// Gives a folder, and all in it, to a user (and the group of that number), or back to the host's; follows no symlink.
+    /// Nothing of somebody else's may run in it meanwhile. Blocks.
+    pub fn give(dir: &Path, owner: Option<u32>) -> Result<(), StoreError> {
+        owner::give(dir, owner).map_err(StoreError::io("give away the folder", dir))
     }
 
     /// A new, empty staging folder.

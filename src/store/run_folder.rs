@@ -1,12 +1,16 @@
 //! The folder of one call.
 
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use super::{Shared, StoreError, Tree, root::builder, unique_name};
+use super::{
+    Identity, Shared, StoreError, Tree,
+    root::{self, Access, builder},
+    unique_name,
+};
 
 /// Working folder, temp folder and a way to the packages, for one call. Private to this user.
 ///
@@ -15,24 +19,110 @@ use super::{Shared, StoreError, Tree, root::builder, unique_name};
 #[derive(Debug)]
 pub struct RunFolder {
     dir: PathBuf,
+    place: Arc<Place>,
+}
+
+/// A folder that run folders are made in. One of a nest goes with its last handle.
+#[derive(Debug, Clone)]
+pub struct Runs {
+    place: Arc<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    dir: PathBuf,
+    /// Which folder it was when this was made: rules of the kernel bind to that one.
+    identity: Option<Identity>,
+    /// Belongs to one zygote and its workers.
+    is_nest: bool,
     shared: Arc<Shared>,
 }
 
-impl RunFolder {
-    /// Makes one: six system calls.
-    pub fn create(tree: &Tree) -> Result<Self, StoreError> {
-        let shared = Arc::clone(&tree.shared);
+impl Runs {
+    /// All of this host's.
+    pub(super) fn of(shared: &Arc<Shared>) -> Result<Self, StoreError> {
+        Self::at(shared, shared.folder("runs"), false)
+    }
+
+    /// A folder in it, for the run folders of one zygote's workers.
+    pub(super) fn nest(shared: &Arc<Shared>) -> Result<Self, StoreError> {
         let dir = shared.folder("runs").join(unique_name()?);
-        let private = builder(0o700);
-        shared.retrying(|| private.create(&dir).map_err(StoreError::io("create the run folder", &dir)))?;
+        shared.retrying(|| {
+            root::dir(&dir, Access::Through).map_err(StoreError::io("create the folder", &dir))
+        })?;
+        Self::at(shared, dir, true)
+    }
+
+    fn at(shared: &Arc<Shared>, dir: PathBuf, is_nest: bool) -> Result<Self, StoreError> {
+        let metadata =
+            shared.retrying(|| fs::symlink_metadata(&dir).map_err(StoreError::io("look at", &dir)))?;
+        let identity = Some(Identity::of(&metadata));
+        Ok(Self { place: Arc::new(Place { dir, identity, is_nest, shared: Arc::clone(shared) }) })
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.place.dir
+    }
+
+    /// Whether the folder is still the one it was: temp folders get wiped under long-running hosts.
+    pub fn is_current(&self) -> bool {
+        let found = fs::symlink_metadata(&self.place.dir).ok();
+        found.map(|metadata| Identity::of(&metadata)) == self.place.identity
+    }
+
+    /// Makes a run folder: six system calls. `node_modules` is where it leads to packages, if to any; `owner` is the user who
+    /// works in it, if that is not the host's.
+    pub fn create(&self, node_modules: Option<&Path>, owner: Option<u32>) -> Result<RunFolder, StoreError> {
+        let Place { dir: parent, shared, .. } = &*self.place;
+        let dir = parent.join(unique_name()?);
+        // Another user passes through it, and has what is below.
+        let outer = builder(if owner.is_some() { 0o711 } else { 0o700 });
+        shared.retrying(|| outer.create(&dir).map_err(StoreError::io("create the run folder", &dir)))?;
         // From here on a failure removes what was made.
-        let folder = Self { dir, shared };
+        let folder = RunFolder { dir, place: Arc::clone(&self.place) };
+        let private = builder(0o700);
         for part in [folder.cwd(), folder.tmpdir()] {
             private.create(&part).map_err(StoreError::io("create the folder", &part))?;
+            if let Some(owner) = owner {
+                give(&part, owner).map_err(StoreError::io("give away the folder", &part))?;
+            }
         }
-        let link = folder.dir.join("node_modules");
-        symlink_dir(&tree.node_modules(), &link).map_err(StoreError::io("create the symlink", &link))?;
+        if let Some(target) = node_modules {
+            let link = folder.dir.join("node_modules");
+            symlink_dir(target, &link).map_err(StoreError::io("create the symlink", &link))?;
+        }
         Ok(folder)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_nest {
+            self.shared.discard(std::mem::take(&mut self.dir));
+        }
+    }
+}
+
+#[cfg(unix)]
+fn give(dir: &Path, owner: u32) -> io::Result<()> {
+    std::os::unix::fs::lchown(dir, Some(owner), Some(owner))
+}
+
+#[cfg(not(unix))]
+fn give(_: &Path, _: u32) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+impl RunFolder {
+    /// One that leads to the packages of `tree`, for the host's own user.
+    pub fn create(tree: &Tree) -> Result<Self, StoreError> {
+        Runs::of(&tree.shared)?.create(Some(&tree.node_modules()), None)
+    }
+
+    /// Whether it is still there.
+    pub fn is_there(&self) -> bool {
+        self.dir.is_dir()
     }
 
     /// The folder.
@@ -62,7 +152,7 @@ impl RunFolder {
 impl Drop for RunFolder {
     fn drop(&mut self) {
         if !self.dir.as_os_str().is_empty() {
-            self.shared.discard(std::mem::take(&mut self.dir));
+            self.place.shared.discard(std::mem::take(&mut self.dir));
         }
     }
 }

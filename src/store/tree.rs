@@ -48,7 +48,7 @@ impl Staging {
     pub(super) fn create(shared: &Arc<Shared>) -> Result<Self, StoreError> {
         let dir = shared.folder("staging").join(unique_name()?);
         shared.retrying(|| {
-            root::builder(0o700).create(&dir).map_err(StoreError::io("create the folder", &dir))
+            root::builder(0o711).create(&dir).map_err(StoreError::io("create the folder", &dir))
         })?;
         let staging = Self { dir, shared: Arc::clone(shared) };
         for folder in [staging.generation(), staging.tree(), staging.scratch()] {

@@ -8,6 +8,7 @@
 
 const fs = require('node:fs');
 const Module = require('node:module');
+const os = require('node:os');
 const { dirname } = require('node:path');
 const { pathToFileURL } = require('node:url');
 const { inspect, types } = require('node:util');
@@ -42,6 +43,31 @@ const slice = uncurry(String.prototype.slice);
 const startsWith = uncurry(String.prototype.startsWith);
 const toWellFormed = uncurry(String.prototype.toWellFormed);
 const trimStart = uncurry(String.prototype.trimStart);
+
+/**
+ * A worker may have a user of its own, whom no list of users names: `os.userInfo()` then answers from what the process
+ * knows, instead of throwing.
+ */
+function nameUser() {
+  const { userInfo } = os;
+  const named = {
+    userInfo(options = undefined) {
+      try {
+        return apply(userInfo, this, [options]);
+      } catch (error) {
+        if (read(read(error, 'info'), 'code') !== 'ENOENT') throw error;
+        const text = (value) => (read(options, 'encoding') === 'buffer' ? Buffer.from(value) : value);
+        const uid = self.getuid();
+        const gid = self.getgid();
+        return { __proto__: null, uid, gid, username: text('sandbox'), homedir: text(os.homedir()), shell: null };
+      }
+    },
+  };
+  os.userInfo = named.userInfo;
+  Module.syncBuiltinESMExports();
+}
+
+nameUser();
 
 const VERSION = 1;
 const CHANNEL_FD = 3;

@@ -61,6 +61,7 @@ impl Bench {
             ("npm_config_registry", format!("http://127.0.0.1:{}/", registry.port)),
         ];
         let ctx = InstallContext {
+            shield: Arc::default(),
             spawner: Arc::new(PlainSpawner),
             store: Store::open(&folder.path().join("tmp")).unwrap(),
             node,

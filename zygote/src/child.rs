@@ -7,6 +7,8 @@ use std::{
     ptr,
 };
 
+use native_sandbox_confine::{self as confine, Failed, Plan};
+
 use crate::sys;
 
 /// Where a worker finds its channel, and a zygote its control socket.
@@ -33,25 +35,34 @@ impl Surroundings {
     }
 
     /// Cuts the child loose from its zygote. `fds`: channel, or control socket, then stdout and stderr if it has any.
+    /// `plan` is what it gives up: before any JavaScript of its own, and while it has one thread.
     /// Only in the child, right after the fork. An error is an errno; the child must then end.
-    pub(crate) fn enter(&self, fds: &[OwnedFd]) -> Result<(), c_int> {
+    pub(crate) fn enter(&self, fds: &[OwnedFd], plan: Option<&Plan>) -> Result<(), c_int> {
         // SAFETY: plain system calls on numbers.
         unsafe {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(sys::errno());
-            }
-            // A zygote that died before the prctl sends no signal any more.
-            if libc::getppid() != self.zygote {
-                return Err(libc::ESRCH);
-            }
             if libc::setsid() < 0 || libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
                 return Err(sys::errno());
             }
         }
         reset_signals();
         self.place_descriptors(fds)?;
-        // CONFINEMENT GOES HERE: the child has one thread, its descriptors and no others, and ran no JavaScript yet.
-        Ok(())
+        if let Some(plan) = plan {
+            // SAFETY: after a fork there is one thread.
+            unsafe { confine::apply(plan) }.map_err(|failed| told(&failed))?;
+        }
+        self.die_with_zygote()
+    }
+
+    /// Last, because another user's process loses it.
+    fn die_with_zygote(&self) -> Result<(), c_int> {
+        // SAFETY: plain system calls on numbers.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(sys::errno());
+            }
+            // A zygote that died before the prctl sends no signal any more.
+            if libc::getppid() == self.zygote { Ok(()) } else { Err(libc::ESRCH) }
+        }
     }
 
     /// `fds` go to 3, 1 and 2, `/dev/null` to what is left of 0 to 2, and on every number that the zygote uses above.
@@ -72,6 +83,14 @@ impl Surroundings {
         }
         Ok(())
     }
+}
+
+/// Says on stderr what the host will find there when the child ends without a word; gives the errno.
+fn told(failed: &Failed) -> c_int {
+    let text = format!("cannot be confined: {}: errno {}\n", failed.step.name(), failed.errno);
+    // SAFETY: reads the text.
+    unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+    failed.errno
 }
 
 fn place(source: RawFd, target: RawFd, flags: c_int) -> Result<(), c_int> {

@@ -7,6 +7,8 @@ use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
+use native_sandbox_confine::Plan;
+
 use crate::{
     child::Surroundings,
     memory,
@@ -35,6 +37,13 @@ pub(crate) const CANNOT_START_STATUS: i32 = 127;
 pub(crate) enum Role {
     Worker { id: u64 },
     Zygote { id: u64, payload: Vec<u8> },
+}
+
+/// What a forked child begins with.
+struct Child {
+    role: Role,
+    plan: Option<Plan>,
+    fds: Vec<OwnedFd>,
 }
 
 /// Why a process cannot serve.
@@ -129,8 +138,8 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     zygote.control.send(&Report::Ready { pid: own, payload: ready });
     // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
     flush_streams();
-    let (role, fds) = zygote.run();
-    match zygote.surroundings.enter(&fds) {
+    let Child { role, plan, fds } = zygote.run();
+    match zygote.surroundings.enter(&fds, plan.as_ref()) {
         Ok(()) if restart() => {
             drop(fds);
             // Its descriptors are the child's own by now, and must stay open: see `place_descriptors`.
@@ -195,7 +204,7 @@ struct Zygote {
 
 impl Zygote {
     /// Returns in a forked child only.
-    fn run(&mut self) -> (Role, Vec<OwnedFd>) {
+    fn run(&mut self) -> Child {
         loop {
             self.wait();
             sys::drain(&self.signals);
@@ -226,16 +235,20 @@ impl Zygote {
         unsafe { libc::poll(fds.as_mut_ptr(), count, -1) };
     }
 
-    fn take_requests(&mut self) -> Option<(Role, Vec<OwnedFd>)> {
+    fn take_requests(&mut self) -> Option<Child> {
         for _ in 0..MAX_REQUESTS_PER_TURN {
             let request = match sys::receive(self.control.socket) {
                 Received::Packet(packet, fds) => decode(&packet, fds.len()).map(|request| (request, fds)),
                 Received::Nothing => return None,
                 Received::Closed => None,
             };
-            let (role, fds) = match request {
-                Some((Request::ForkWorker { id }, fds)) => (Role::Worker { id }, fds),
-                Some((Request::ForkZygote { id, payload }, fds)) => (Role::Zygote { id, payload }, fds),
+            let child = match request {
+                Some((Request::ForkWorker { id, plan }, fds)) => {
+                    Child { role: Role::Worker { id }, plan, fds }
+                }
+                Some((Request::ForkZygote { id, plan, payload }, fds)) => {
+                    Child { role: Role::Zygote { id, payload }, plan, fds }
+                }
                 Some((Request::Terminate { id }, _)) => {
                     self.terminate(id);
                     continue;
@@ -250,7 +263,7 @@ impl Zygote {
                     return None;
                 }
             };
-            let forked = self.fork(role, fds);
+            let forked = self.fork(child);
             if forked.is_some() {
                 return forked;
             }
@@ -259,8 +272,8 @@ impl Zygote {
     }
 
     /// `Some` in the child.
-    fn fork(&mut self, role: Role, fds: Vec<OwnedFd>) -> Option<(Role, Vec<OwnedFd>)> {
-        let id = match role {
+    fn fork(&mut self, child: Child) -> Option<Child> {
+        let id = match child.role {
             Role::Worker { id } | Role::Zygote { id, .. } => id,
         };
         if self.table.contains(id) {
@@ -268,7 +281,7 @@ impl Zygote {
             return None;
         }
         let report = match sys::fork() {
-            Ok(Forked::Child) => return Some((role, fds)),
+            Ok(Forked::Child) => return Some(child),
             Ok(Forked::Parent(pid)) => self.table.forked(id, pid, sys::now_ms()),
             Err(error) => Report::ForkFailed { id, errno: error.raw_os_error().unwrap_or(libc::EIO) },
         };

@@ -6,10 +6,13 @@
 //!
 //! | request | kind | descriptors | payload |
 //! | --- | --- | --- | --- |
-//! | `FORK_WORKER` | 1 | channel, stdout, stderr | none |
-//! | `FORK_ZYGOTE` | 2 | control socket, or that with stdout and stderr | JSON for `zygote.cjs` |
+//! | `FORK_WORKER` | 1 | channel, stdout, stderr | a plan |
+//! | `FORK_ZYGOTE` | 2 | control socket, or that with stdout and stderr | a plan, then JSON for `zygote.cjs` |
 //! | `TERMINATE` | 3 | none | none |
 //! | `KILL` | 4 | none | none |
+//!
+//! A plan, what the child gives up before it goes on, is a `u32` length and as many bytes, encoded by the crate
+//! `native-sandbox-confine`; the length 0 means none.
 //!
 //! | report | kind | value | payload |
 //! | --- | --- | --- | --- |
@@ -20,8 +23,10 @@
 //! | `GONE` | 20 | 0 | none |
 //! | `REFUSED` | 21 | 0 | JSON from `zygote.cjs`; the zygote then leaves |
 
+use native_sandbox_confine::Plan;
+
 /// Version of this layout, told with every report.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Length of a request without its payload.
 pub(crate) const REQUEST_HEAD_BYTES: usize = 16;
@@ -39,9 +44,9 @@ pub(crate) const MAX_FDS: usize = 3;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// A worker; `fds` come with it.
-    ForkWorker { id: u64 },
+    ForkWorker { id: u64, plan: Option<Plan> },
     /// Another zygote, made of this one.
-    ForkZygote { id: u64, payload: Vec<u8> },
+    ForkZygote { id: u64, plan: Option<Plan>, payload: Vec<u8> },
     /// SIGTERM to all of a tree.
     Terminate { id: u64 },
     /// SIGKILL to all of a tree.
@@ -57,12 +62,28 @@ pub(crate) fn decode(packet: &[u8], fds: usize) -> Option<Request> {
         return None;
     }
     match (head[0], fds, payload.is_empty()) {
-        (1, 3, true) => Some(Request::ForkWorker { id }),
-        (2, 1 | 3, false) => Some(Request::ForkZygote { id, payload: payload.to_vec() }),
+        (1, 3, false) => match planned(payload)? {
+            (plan, []) => Some(Request::ForkWorker { id, plan }),
+            _ => None,
+        },
+        (2, 1 | 3, false) => match planned(payload)? {
+            (_, []) => None,
+            (plan, json) => Some(Request::ForkZygote { id, plan, payload: json.to_vec() }),
+        },
         (3, 0, true) => Some(Request::Terminate { id }),
         (4, 0, true) => Some(Request::Kill { id }),
         _ => None,
     }
+}
+
+/// The plan in front of a payload, and the rest.
+fn planned(payload: &[u8]) -> Option<(Option<Plan>, &[u8])> {
+    let (length, rest) = payload.split_first_chunk()?;
+    let (plan, rest) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+    if plan.is_empty() {
+        return Some((None, rest));
+    }
+    Some((Some(Plan::decode(plan).ok()?), rest))
 }
 
 /// What the host is told.
@@ -129,19 +150,30 @@ mod tests {
         packet
     }
 
+    fn with_plan(plan: &[u8], rest: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(plan.len()).unwrap().to_le_bytes();
+        [length.as_slice(), plan, rest].concat()
+    }
+
     #[test]
     fn requests_are_read() {
-        assert_eq!(decode(&packet(1, 7, b""), 3), Some(Request::ForkWorker { id: 7 }));
-        let zygote = Some(Request::ForkZygote { id: u64::MAX, payload: b"{}".to_vec() });
-        assert_eq!(decode(&packet(2, u64::MAX, b"{}"), 1), zygote);
-        assert_eq!(decode(&packet(2, u64::MAX, b"{}"), 3), zygote);
+        let none = with_plan(b"", b"");
+        assert_eq!(decode(&packet(1, 7, &none), 3), Some(Request::ForkWorker { id: 7, plan: None }));
+        let plan = Plan { identity: Some(5), ..Plan::default() };
+        let encoded = with_plan(&plan.encode().unwrap(), b"");
+        let expected = Some(Request::ForkWorker { id: 7, plan: Some(plan) });
+        assert_eq!(decode(&packet(1, 7, &encoded), 3), expected);
+        let json = with_plan(b"", b"{}");
+        let zygote = Some(Request::ForkZygote { id: u64::MAX, plan: None, payload: b"{}".to_vec() });
+        assert_eq!(decode(&packet(2, u64::MAX, &json), 1), zygote);
+        assert_eq!(decode(&packet(2, u64::MAX, &json), 3), zygote);
         assert_eq!(decode(&packet(3, 1, b""), 0), Some(Request::Terminate { id: 1 }));
         assert_eq!(decode(&packet(4, 1, b""), 0), Some(Request::Kill { id: 1 }));
     }
 
     #[test]
     fn what_is_no_request_is_refused() {
-        let good = packet(1, 7, b"");
+        let good = packet(1, 7, &with_plan(b"", b""));
         for end in 0..good.len() {
             assert_eq!(decode(&good[..end], 3), None);
         }
@@ -155,9 +187,18 @@ mod tests {
         for kind in [0, 5, 16, 255] {
             assert_eq!(decode(&packet(kind, 1, b""), 0), None);
         }
-        assert_eq!(decode(&packet(2, 1, b""), 1), None);
-        assert_eq!(decode(&packet(2, 1, b"{}"), 2), None);
-        assert_eq!(decode(&packet(2, 1, &vec![b' '; MAX_PAYLOAD_BYTES + 1]), 1), None);
+        // Something behind a worker's plan, no plan, a plan that is none, and nothing behind a zygote's plan.
+        for (kind, payload) in [
+            (1, with_plan(b"", b"{}")),
+            (1, b"".to_vec()),
+            (1, with_plan(b"x", b"")),
+            (2, with_plan(b"", b"")),
+            (2, b"{}".to_vec()),
+        ] {
+            assert_eq!(decode(&packet(kind, 1, &payload), if kind == 1 { 3 } else { 1 }), None);
+        }
+        assert_eq!(decode(&packet(2, 1, &with_plan(b"", b"{}")), 2), None);
+        assert_eq!(decode(&packet(2, 1, &with_plan(b"", &vec![b' '; MAX_PAYLOAD_BYTES])), 1), None);
     }
 
     #[test]

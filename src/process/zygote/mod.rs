@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use native_sandbox_confine::Plan;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
     SocketType, recv, sendmsg, shutdown, socketpair,
@@ -128,22 +129,29 @@ impl Client {
     }
 
     /// Forks another zygote from this one; `payload` is JSON for `zygote.cjs`. Cancelled, it ends by itself.
-    pub async fn fork_zygote(&self, payload: &str) -> Result<Self, ZygoteError> {
+    /// `plan` is what it gives up before it loads anything.
+    pub async fn fork_zygote(&self, plan: Option<&Plan>, payload: &str) -> Result<Self, ZygoteError> {
+        let plan = encoded(plan)?;
         let (own, theirs) = control_pair()?;
         let process = self
-            .fork(&[theirs.as_fd()], |id| Request::ForkZygote { id, payload: payload.as_bytes() })
+            .fork(&[theirs.as_fd()], |id| Request::ForkZygote {
+                id,
+                plan: &plan,
+                payload: payload.as_bytes(),
+            })
             .await?;
         Self::open(own, Origin::Forked { _process: process, _link: Arc::clone(&self.link) }).await
     }
 
-    /// Forks a worker, which waits for its job. Cancelled, it is killed.
-    pub async fn fork_worker(&self) -> Result<Started, ZygoteError> {
+    /// Forks a worker, which gives up what `plan` says, and waits for its job. Cancelled, it is killed.
+    pub async fn fork_worker(&self, plan: Option<&Plan>) -> Result<Started, ZygoteError> {
+        let plan = encoded(plan)?;
         let (host_ends, child_ends) = ends::make(true, "a worker")?;
         let Some(channel) = &child_ends.channel else {
             return Err(ZygoteError::Lost { what: "got no channel" });
         };
         let fds = [channel.as_fd(), child_ends.stdout.as_fd(), child_ends.stderr.as_fd()];
-        let process = self.fork(&fds, |id| Request::ForkWorker { id }).await?;
+        let process = self.fork(&fds, |id| Request::ForkWorker { id, plan: &plan }).await?;
         drop(child_ends);
         Ok(host_ends.started(process, "a worker")?)
     }
@@ -219,6 +227,12 @@ impl Client {
             }
         }
     }
+}
+
+/// The bytes of a plan, none for none.
+fn encoded(plan: Option<&Plan>) -> Result<Vec<u8>, ZygoteError> {
+    let bytes = plan.map(Plan::encode).transpose();
+    bytes.map(Option::unwrap_or_default).map_err(|error| step("encode")(io::Error::other(error)))
 }
 
 fn control_pair() -> Result<(OwnedFd, OwnedFd), ZygoteError> {

@@ -167,10 +167,13 @@ impl Zygote {
     }
 
     pub(crate) fn send(&self, kind: u8, id: u64, payload: &[u8], fds: &[RawFd]) {
+        // What is forked has no plan of confinement in front.
+        let plan: &[u8] = if matches!(kind, 1 | 2) { &[0; 4] } else { &[] };
+        let payload = [plan, payload].concat();
         let mut packet = vec![kind, 0, 0, 0];
         packet.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
         packet.extend_from_slice(&id.to_le_bytes());
-        packet.extend_from_slice(payload);
+        packet.extend_from_slice(&payload);
         send(&self.control, &packet, fds);
     }
 

@@ -1,0 +1,245 @@
+// What the tier `confined` closes and what it leaves open, on every rung. Where the machine does not offer the tier, that
+// is what has to be reported.
+
+import assert from 'node:assert/strict';
+import { chmodSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { join } from 'node:path';
+import test, { after, before } from 'node:test';
+import { LINUX, ownWorld, rejection, surface, tool } from './helpers.mjs';
+
+const { root, tmp } = ownWorld();
+const { NativeSandboxExecutor, isolationReport } = surface();
+const secret = join(root, 'secret');
+writeFileSync(secret, 'the secret');
+
+const executors = new Map();
+const executor = (start, options = {}) => {
+  const key = JSON.stringify([start, options]);
+  if (!executors.has(key)) executors.set(key, new NativeSandboxExecutor({ ...(start && { start }), ...options }));
+  return executors.get(key);
+};
+const call = (start, code, args = {}, over = {}, options = {}) =>
+  executor(start, options).executeFunctionTool('isolation', args, tool(code, over));
+
+after(async () => {
+  for (const one of executors.values()) await one.cleanup();
+});
+
+let report;
+before(async () => {
+  report = await isolationReport();
+});
+const layer = (name) => report.layers.find((one) => one.name === name);
+const inForce = (name) => layer(name)?.inForce === true;
+
+test('the report names every layer, and why one is not in force', async () => {
+  assert.match(report.tier, /^(base|confined|isolated)$/);
+  for (const one of report.layers) {
+    assert.match(one.tier, /^(base|confined|isolated)$/);
+    assert.equal(typeof one.inForce, 'boolean', one.name);
+    if (!one.inForce) assert.ok(one.why, `${one.name} is not in force, without a reason`);
+  }
+  const names = report.layers.map((one) => one.name);
+  assert.equal(new Set(names).size, names.length);
+  for (const name of ['files', 'systemCalls', 'capabilities', 'noNewPrivileges', 'privateUser']) assert.ok(layer(name), name);
+  assert.deepEqual(await isolationReport(), report);
+});
+
+test('what is required and not there is refused by the name of what is missing', async () => {
+  const missing = report.layers.find((one) => one.tier === 'isolated' && !one.inForce);
+  if (report.tier === 'isolated') return;
+  const error = await rejection(call('spawn', 'async () => 1', {}, {}, { isolation: { require: 'isolated' } }));
+  assert.equal(error.code, 'ISOLATION_UNAVAILABLE');
+  assert.ok(error.message.includes(missing.name), error.message);
+});
+
+for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
+  test(`${start}: the host's files cannot be read, listed or written`, { skip: !inForceOnLinux() }, async () => {
+    if (!inForce('files')) return assert.ok(layer('files').why);
+    const found = await call(
+      start,
+      async ({ secret, root, host }) => {
+        const fs = require('node:fs');
+        const attempt = (act) => {
+          try {
+            act();
+            return 'done';
+          } catch (error) {
+            return error.code;
+          }
+        };
+        return {
+          read: attempt(() => fs.readFileSync(secret)),
+          promised: await fs.promises.readFile(secret).then(
+            () => 'done',
+            (error) => error.code
+          ),
+          list: attempt(() => fs.readdirSync(root)),
+          write: attempt(() => fs.writeFileSync(`${root}/new`, '')),
+          link: attempt(() => fs.linkSync(secret, 'link')),
+          etc: attempt(() => fs.readdirSync('/etc')),
+          environ: attempt(() => fs.readFileSync(`/proc/${host}/environ`)),
+          command: attempt(() => fs.readFileSync(`/proc/${host}/cmdline`)),
+          proc: attempt(() => fs.readdirSync('/proc')),
+          siblings: attempt(() => fs.readdirSync('../..')),
+          child: require('node:child_process').spawnSync('cat', [secret], { encoding: 'utf8' }).stdout,
+          node: require('node:child_process').spawnSync(
+            process.execPath,
+            ['-p', `try { require('fs').readFileSync(${JSON.stringify(secret)}) } catch (error) { error.code }`],
+            { encoding: 'utf8' }
+          ).stdout,
+        };
+      },
+      { secret, root, host: process.pid }
+    );
+    const { write, link, child, node, ...others } = found;
+    for (const [what, code] of Object.entries(others)) assert.equal(code, 'EACCES', `${what}: ${code}`);
+    assert.match(write, /^(EACCES|EPERM)$/);
+    assert.match(link, /^(EACCES|EPERM|EXDEV)$/);
+    assert.equal(child, '');
+    assert.equal(node.trim(), 'EACCES');
+    assert.ok(!readdirSync(root).includes('new'));
+  });
+
+  test(`${start}: no capability, no new privileges, no forbidden call`, { skip: !inForceOnLinux() }, async () => {
+    const status = await call(start, async () => require('node:fs').readFileSync('/proc/self/status', 'utf8'));
+    const field = (name) => status.match(new RegExp(`^${name}:[ \\t]*(.*)$`, 'm'))?.[1];
+    for (const name of ['CapInh', 'CapPrm', 'CapEff', 'CapAmb']) assert.match(field(name), /^0+$/, name);
+    if (process.getuid() === 0) assert.match(field('CapBnd'), /^0+$/);
+    assert.equal(field('NoNewPrivs'), '1');
+    if (inForce('systemCalls')) assert.equal(field('Seccomp'), '2');
+    if (inForce('privateUser')) {
+      const uid = Number(field('Uid').split(/\s/)[0]);
+      assert.ok(uid >= 0x70000000, `uid ${uid}`);
+      assert.equal(field('Groups').trim(), '');
+    }
+    if (!inForce('systemCalls')) return;
+    const codes = await call(start, async ({ host }) => {
+      const { once } = require('node:events');
+      const net = require('node:net');
+      const [error] = await once(net.connect('/run/nothing.sock'), 'error');
+      let signal = 'done';
+      try {
+        process.kill(host, 0);
+      } catch (error) {
+        signal = error.code;
+      }
+      const { status } = require('node:child_process').spawnSync('unshare', ['--user', 'true']);
+      return { local: error.code, signal, namespace: status };
+    }, { host: process.pid });
+    assert.equal(codes.local, 'EPERM');
+    if (inForce('signals')) assert.equal(codes.signal, 'EPERM');
+    assert.notEqual(codes.namespace, 0);
+  });
+
+  test(`${start}: what Node itself needs goes on`, async () => {
+    const server = createServer((_, answer) => answer.end('served'));
+    await new Promise((done) => server.listen(0, '127.0.0.1', done));
+    const found = await call(
+      start,
+      async ({ port }) => {
+        const fs = require('node:fs');
+        const os = require('node:os');
+        const { execFileSync, execSync, fork } = require('node:child_process');
+        const { Worker } = require('node:worker_threads');
+        const { once } = require('node:events');
+        fs.writeFileSync('file', 'x');
+        fs.mkdirSync('a/b', { recursive: true });
+        fs.renameSync('file', 'a/b/moved');
+        fs.copyFileSync('a/b/moved', `${os.tmpdir()}/copied`);
+        fs.symlinkSync('a/b/moved', 'link');
+        await fs.promises.appendFile('link', 'y');
+        fs.writeFileSync('child.cjs', 'process.on("message", (text) => { process.send(text + "!"); process.disconnect() })');
+        const child = fork('./child.cjs');
+        child.send('ipc');
+        const [message] = await once(child, 'message');
+        const thread = new Worker('require("node:worker_threads").parentPort.postMessage(1 + 1)', { eval: true });
+        const [sum] = await once(thread, 'message');
+        return {
+          text: fs.readFileSync('link', 'utf8'),
+          copied: fs.readFileSync(`${os.tmpdir()}/copied`, 'utf8'),
+          fetched: await (await fetch(`http://127.0.0.1:${port}/`)).text(),
+          localhost: (await require('node:dns/promises').lookup('localhost')).address.length > 0,
+          roots: require('node:tls').rootCertificates.length > 0,
+          user: os.userInfo().username.length > 0,
+          sameUser: os.userInfo().uid === process.getuid(),
+          cpus: os.cpus().length > 0,
+          memory: process.memoryUsage().rss > 0,
+          zone: new Intl.DateTimeFormat('en', { timeZone: 'Europe/Berlin', timeZoneName: 'short' }).format(0).length > 0,
+          wasm: WebAssembly.validate(Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0)),
+          report: process.report.getReport().header.cwd === process.cwd(),
+          interfaces: Object.keys(os.networkInterfaces()).length >= 0,
+          shell: execSync('echo shell > /dev/null; echo out', { encoding: 'utf8' }).trim(),
+          version: execFileSync(process.execPath, ['-p', '1 + 1'], { encoding: 'utf8' }).trim(),
+          message,
+          sum,
+        };
+      },
+      { port: server.address().port }
+    );
+    server.close();
+    assert.deepEqual(found, {
+      text: 'xy',
+      copied: 'x',
+      fetched: 'served',
+      localhost: true,
+      roots: true,
+      user: true,
+      sameUser: true,
+      cpus: true,
+      memory: true,
+      zone: true,
+      wasm: true,
+      report: true,
+      interfaces: true,
+      shell: 'out',
+      version: '2',
+      message: 'ipc!',
+      sum: 2,
+    });
+  });
+
+  test(`${start}: network 'none' closes loopback too, or is refused`, async () => {
+    const server = createServer((_, answer) => answer.end('served'));
+    await new Promise((done) => server.listen(0, '127.0.0.1', done));
+    const code = async ({ port }) => {
+      const causes = [];
+      await fetch(`http://127.0.0.1:${port}/`).catch((error) => causes.push(error.cause?.code ?? error.name));
+      const listener = require('node:net').createServer();
+      const [error] = await new Promise((done) => {
+        listener.on('error', (error) => done([error]));
+        listener.listen(0, '127.0.0.1', () => done([]));
+      });
+      listener.close();
+      return [...causes, error?.code];
+    };
+    const options = { network: 'none' };
+    const answer = call(start, code, { port: server.address().port }, {}, options);
+    if (inForce('networkClosed')) {
+      assert.deepEqual(await answer, ['EPERM', 'EPERM']);
+    } else {
+      assert.equal((await rejection(answer)).code, 'ISOLATION_UNAVAILABLE');
+    }
+    server.close();
+  });
+}
+
+/** Whether there is anything to look for: elsewhere the report is all there is. */
+function inForceOnLinux() {
+  return LINUX;
+}
+
+test('a store that other users cannot reach keeps the host’s user, and says so', { skip: !LINUX }, async () => {
+  if (process.getuid() !== 0) return;
+  const storeDir = join(tmp, 'closed', 'store');
+  mkdirSync(storeDir, { recursive: true });
+  chmodSync(join(tmp, 'closed'), 0o700);
+  const uid = await call('spawn', async () => process.getuid(), {}, {}, { storeDir });
+  assert.equal(uid, 0);
+  const closed = await isolationReport();
+  const one = closed.layers.find(({ name }) => name === 'privateUser');
+  assert.equal(one.inForce, false);
+  assert.match(one.why, /closed/);
+  assert.equal(statSync(join(tmp, 'closed')).mode & 0o777, 0o700);
+});

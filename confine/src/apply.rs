@@ -1,0 +1,244 @@
+//! The child's side: system calls in a fixed order on memory that was there before the fork.
+
+use std::{ffi::c_int, mem, ptr};
+
+use crate::plan::{Domain, Instruction, Plan, Rule, Step};
+
+/// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 capabilities each.
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// No kernel has more capabilities.
+const CAPABILITIES_END: c_int = 64;
+
+const LANDLOCK_RULE_PATH_BENEATH: c_int = 1;
+
+/// What a rule for a file, not a folder, may allow: execute, write, read, truncate, ioctl of devices.
+const FILE_RIGHTS: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15;
+
+/// A step that did not succeed. The process must end: it has given up only part of what it should.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failed {
+    /// Which.
+    pub step: Step,
+    /// The kernel's reason.
+    pub errno: c_int,
+}
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CapabilityData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// `struct landlock_ruleset_attr`; a kernel that knows fewer fields wants those that it does not know to be zero.
+#[repr(C)]
+struct RulesetAttributes {
+    handled_files: u64,
+    handled_network: u64,
+    scoped: u64,
+}
+
+/// `struct landlock_path_beneath_attr`.
+#[repr(C, packed)]
+struct PathBeneath {
+    allowed: u64,
+    parent: c_int,
+}
+
+/// Gives up what the plan says, from the most privileged step to the least. Allocates nothing, takes no lock.
+///
+/// Becoming another user clears the parent-death signal: set it after this.
+///
+/// # Errors
+///
+/// The first step that failed; none after it was tried.
+///
+/// # Safety
+///
+/// The process has one thread: what is given up counts for the calling one only.
+pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
+    let at = |step: Step| move |errno: c_int| Failed { step, errno };
+    // SAFETY: the caller's promise; each is a few system calls on memory of the plan and on locals.
+    unsafe {
+        leave_namespaces(plan.namespaces).map_err(at(Step::Namespaces))?;
+        // The bounding set needs a capability to be shrunk, so it goes before the user changes.
+        drop_bounding(plan.capabilities).map_err(at(Step::Capabilities))?;
+        if let Some(number) = plan.identity {
+            become_user(number).map_err(at(Step::Identity))?;
+        }
+        drop_capabilities(plan.capabilities).map_err(at(Step::Capabilities))?;
+        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).map_err(at(Step::NoNewPrivileges))?;
+        if let Some(domain) = &plan.landlock {
+            enter(domain).map_err(at(Step::Landlock))?;
+        }
+        if !plan.seccomp.is_empty() {
+            filter(&plan.seccomp).map_err(at(Step::Seccomp))?;
+        }
+    }
+    Ok(())
+}
+
+unsafe fn errno() -> c_int {
+    // SAFETY: always a valid pointer in the calling thread.
+    unsafe { *libc::__errno_location() }
+}
+
+unsafe fn check(result: c_int) -> Result<(), c_int> {
+    // SAFETY: as above.
+    if result < 0 { Err(unsafe { errno() }) } else { Ok(()) }
+}
+
+unsafe fn check_long(result: libc::c_long) -> Result<c_int, c_int> {
+    // SAFETY: as above.
+    c_int::try_from(result).ok().filter(|result| *result >= 0).ok_or_else(|| unsafe { errno() })
+}
+
+unsafe fn leave_namespaces(flags: u32) -> Result<(), c_int> {
+    if flags == 0 {
+        return Ok(());
+    }
+    // SAFETY: takes no memory.
+    unsafe { check(libc::unshare(flags.cast_signed())) }
+}
+
+/// What is not there to be dropped is fine, and so is not being allowed to: without `CAP_SETPCAP` a process has nothing
+/// that `no_new_privs` would not keep it from getting.
+unsafe fn drop_bounding(kept: u64) -> Result<(), c_int> {
+    for capability in (0..CAPABILITIES_END).filter(|number| kept & (1 << number) == 0) {
+        // SAFETY: takes no memory.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } == 0 {
+            continue;
+        }
+        // SAFETY: as above.
+        match unsafe { errno() } {
+            // Beyond the last that this kernel knows, or not allowed.
+            libc::EINVAL | libc::EPERM => return Ok(()),
+            other => return Err(other),
+        }
+    }
+    Ok(())
+}
+
+/// By raw calls: the C library's would signal threads that a forked child does not have.
+unsafe fn become_user(number: u32) -> Result<(), c_int> {
+    // SAFETY: an empty list of groups is read from nowhere; the others take numbers.
+    unsafe {
+        check_long(libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()))?;
+        check_long(libc::syscall(libc::SYS_setresgid, number, number, number))?;
+        check_long(libc::syscall(libc::SYS_setresuid, number, number, number))?;
+        // The kernel takes this away with the user's change, and with it the process's own `/proc/self`.
+        check(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0))
+    }
+}
+
+unsafe fn drop_capabilities(kept: u64) -> Result<(), c_int> {
+    let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
+    let mut data = [CapabilityData { effective: 0, permitted: 0, inheritable: 0 }; 2];
+    // SAFETY: the kernel reads the header, and reads or writes two structs.
+    unsafe {
+        check_long(libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()))?;
+        for (index, word) in data.iter_mut().enumerate() {
+            #[expect(clippy::cast_possible_truncation, reason = "one half after the other")]
+            let kept = (kept >> (32 * index)) as u32;
+            word.permitted &= kept;
+            word.effective = word.permitted;
+            word.inheritable = 0;
+        }
+        check_long(libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()))?;
+        match check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)) {
+            // Kernels before 4.3 have none.
+            Err(libc::EINVAL) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+unsafe fn enter(domain: &Domain) -> Result<(), c_int> {
+    let attributes = RulesetAttributes {
+        handled_files: domain.handled_files,
+        handled_network: domain.handled_network,
+        scoped: domain.scoped,
+    };
+    let size = mem::size_of::<RulesetAttributes>();
+    // SAFETY: the kernel reads `size` bytes of a local; the descriptor is this function's own and closed at its end.
+    unsafe {
+        let create = libc::SYS_landlock_create_ruleset;
+        let ruleset = check_long(libc::syscall(create, &raw const attributes, size, 0))?;
+        let entered = allow_all(ruleset, domain)
+            .and_then(|()| check_long(libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0)).map(drop));
+        libc::close(ruleset);
+        entered
+    }
+}
+
+unsafe fn allow_all(ruleset: c_int, domain: &Domain) -> Result<(), c_int> {
+    // SAFETY: as the caller's.
+    unsafe {
+        for Rule { path, access, needed } in &domain.rules {
+            match allow(ruleset, path, access & domain.handled_files) {
+                Err(error) if *needed || !is_absent(error) => return Err(error),
+                _ => {}
+            }
+        }
+        if domain.own_proc != 0 {
+            // Where there is no `/proc`, there is nothing to allow.
+            match allow(ruleset, c"/proc/self", domain.own_proc & domain.handled_files) {
+                Err(error) if !is_absent(error) => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What keeps a path from being opened by this very process: then it needs no rule either.
+fn is_absent(errno: c_int) -> bool {
+    matches!(errno, libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP)
+}
+
+unsafe fn allow(ruleset: c_int, path: &std::ffi::CStr, access: u64) -> Result<(), c_int> {
+    // SAFETY: a C string, locals, and a descriptor of this function's own.
+    unsafe {
+        let place = libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+        check(place)?;
+        let mut found: libc::stat = mem::zeroed();
+        let is_folder =
+            libc::fstat(place, &raw mut found) == 0 && found.st_mode & libc::S_IFMT == libc::S_IFDIR;
+        let allowed = if is_folder { access } else { access & FILE_RIGHTS };
+        let rule = PathBeneath { allowed, parent: place };
+        let (add, kind) = (libc::SYS_landlock_add_rule, LANDLOCK_RULE_PATH_BENEATH);
+        // A rule that allows nothing is refused by the kernel, and says nothing.
+        let added = if allowed == 0 {
+            Ok(())
+        } else {
+            check_long(libc::syscall(add, ruleset, kind, &raw const rule, 0)).map(drop)
+        };
+        libc::close(place);
+        added
+    }
+}
+
+unsafe fn filter(steps: &[Instruction]) -> Result<(), c_int> {
+    // An instruction is laid out as the kernel's.
+    let program = libc::sock_fprog {
+        len: u16::try_from(steps.len()).map_err(|_| libc::E2BIG)?,
+        filter: steps.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: the kernel only reads the program, which lives across the calls.
+    unsafe {
+        // Without this flag (Linux 4.17), kernels before 5.16 slow filtered processes down by a Spectre mitigation.
+        let (operation, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW);
+        if libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) == 0 {
+            return Ok(());
+        }
+        check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program))
+    }
+}

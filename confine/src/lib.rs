@@ -1,0 +1,17 @@
+//! What a process gives up before it runs somebody else's code.
+//!
+//! A [`Plan`] is made by the host, travels as bytes ([`Plan::encode`], [`Plan::decode`]) through launcher and zygote,
+//! which know nothing of policy, and is applied by the child itself: between fork and exec, or, in a forked worker, before
+//! it runs any JavaScript. Applying allocates nothing and takes no lock; whatever it needs stands in the decoded plan.
+//!
+//! Linked into the launcher and into the library inside of Node, so it needs libc only and starts no thread.
+
+#[cfg(target_os = "linux")]
+mod apply;
+mod bytes;
+mod plan;
+
+#[cfg(target_os = "linux")]
+pub use apply::{Failed, apply};
+pub use bytes::{MAX_PLAN_BYTES, Malformed};
+pub use plan::{Domain, Instruction, Plan, Rule, Step};

@@ -1,0 +1,89 @@
+//! The plan as data. Pure.
+
+use std::ffi::CString;
+
+/// Everything that a process gives up. The default gives up all capabilities, takes `no_new_privs`, and no more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// `CLONE_NEW*` flags of the namespaces to leave the host's for.
+    pub namespaces: u32,
+    /// The user and group, of one number, to become; supplementary groups go. Needs `CAP_SETUID` and `CAP_SETGID`.
+    pub identity: Option<u32>,
+    /// Capabilities that stay, a bit each (`1 << CAP_…`), as far as the process has them.
+    pub capabilities: u64,
+    /// The Landlock domain to enter.
+    pub landlock: Option<Domain>,
+    /// The seccomp filter to be under; none if empty.
+    pub seccomp: Vec<Instruction>,
+}
+
+/// A Landlock domain: what it handles is forbidden, but for what the rules allow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Domain {
+    /// `LANDLOCK_ACCESS_FS_*`.
+    pub handled_files: u64,
+    /// `LANDLOCK_ACCESS_NET_*`; nothing of it is allowed.
+    pub handled_network: u64,
+    /// `LANDLOCK_SCOPE_*`.
+    pub scoped: u64,
+    /// What is allowed below `/proc/<pid>` of the process that applies the plan: only it knows the number.
+    pub own_proc: u64,
+    /// What is allowed elsewhere.
+    pub rules: Vec<Rule>,
+}
+
+/// What a domain allows at one place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// A file, or a folder with all below it. Symlinks are followed.
+    pub path: CString,
+    /// `LANDLOCK_ACCESS_FS_*`; what only folders can have counts for folders only.
+    pub access: u64,
+    /// Whether the process must not run without it. Else a path that is not there is passed over.
+    pub needed: bool,
+}
+
+/// One instruction of a seccomp filter, laid out as `struct sock_filter`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Instruction {
+    /// Operation.
+    pub code: u16,
+    /// How many instructions to skip where a condition holds.
+    pub jump_if: u8,
+    /// How many to skip where it does not.
+    pub jump_else: u8,
+    /// Operand.
+    pub operand: u32,
+}
+
+/// The steps of [`apply`](crate::apply), in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Leaving the host's namespaces.
+    Namespaces,
+    /// Becoming another user.
+    Identity,
+    /// Dropping capabilities.
+    Capabilities,
+    /// `no_new_privs`.
+    NoNewPrivileges,
+    /// Entering the Landlock domain.
+    Landlock,
+    /// Installing the seccomp filter.
+    Seccomp,
+}
+
+impl Step {
+    /// The name people read.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Namespaces => "unshare",
+            Self::Identity => "setresuid",
+            Self::Capabilities => "capset",
+            Self::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
+            Self::Landlock => "landlock",
+            Self::Seccomp => "seccomp",
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a child on trial does instead of running a program: it tries what its confinement should forbid.
+//!
+//! It is the launcher's own code, so that no program has to be found and no user has to reach it. The launcher has one
+//! thread, so its child may allocate.
+
+use std::ffi::{CStr, CString, c_int, c_long};
+
+use native_sandbox_protocol::trial::{Attempt, Outcomes, Trial};
+
+/// Tries everything, writes what came of it to stdout, and ends the process.
+///
+/// # Safety
+/// Only in a forked child of the launcher: what is let through (a new namespace) changes the process.
+pub(crate) unsafe fn run(trial: &Trial) -> ! {
+    let mut outcomes = Outcomes::default();
+    for attempt in Attempt::ALL {
+        // SAFETY: the caller's promise.
+        outcomes.set(attempt, unsafe { outcome(attempt, trial) });
+    }
+    let text = outcomes.encode();
+    // SAFETY: reads the text, which fits into an empty pipe whole; the process ends without running anything of the
+    // launcher's.
+    unsafe {
+        libc::write(1, text.as_ptr().cast(), text.len());
+        libc::_exit(0)
+    }
+}
+
+unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
+    let path = |tail: &[u8]| CString::new([trial.canary.as_slice(), tail].concat()).unwrap_or_default();
+    // SAFETY: plain system calls on locals. Whatever opens a descriptor or a namespace is at its end with the process.
+    unsafe {
+        match attempt {
+            Attempt::Read => errno_of(open(&path(b""), libc::O_RDONLY).into()),
+            Attempt::Write => errno_of(open(&path(b".new"), libc::O_WRONLY | libc::O_CREAT).into()),
+            Attempt::Environment => {
+                let path = CString::new(format!("/proc/{}/environ", trial.victim)).unwrap_or_default();
+                let opened = open(&path, libc::O_RDONLY);
+                let mut byte = 0_u8;
+                // The check may come with the read.
+                errno_of(if opened < 0 {
+                    opened as c_long
+                } else {
+                    libc::read(opened, (&raw mut byte).cast(), 1) as c_long
+                })
+            }
+            Attempt::Signal => errno_of(libc::kill(trial.victim, 0).into()),
+            Attempt::LocalSocket => errno_of(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).into()),
+            Attempt::Internet => errno_of(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0).into()),
+            Attempt::Trace => errno_of(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0)),
+            Attempt::UserNamespace => errno_of(libc::unshare(libc::CLONE_NEWUSER).into()),
+            Attempt::NewPrivileges => refused_if(libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1),
+            Attempt::Capability => refused_if(!has_capabilities()),
+            Attempt::User => libc::getuid().into(),
+            Attempt::NetworkNamespace => inode(c"/proc/self/ns/net"),
+        }
+    }
+}
+
+unsafe fn open(path: &CStr, flags: c_int) -> c_int {
+    // SAFETY: a C string; the mode counts for a file that is made.
+    unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o600) }
+}
+
+fn errno_of(result: c_long) -> u64 {
+    if result >= 0 {
+        return 0;
+    }
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    errno.and_then(|errno| u64::try_from(errno).ok()).unwrap_or(0)
+}
+
+fn refused_if(refused: bool) -> u64 {
+    if refused { libc::EPERM.unsigned_abs().into() } else { 0 }
+}
+
+/// Whether any capability is permitted.
+unsafe fn has_capabilities() -> bool {
+    let header = [0x2008_0522_u32, 0];
+    let mut data = [0_u32; 6];
+    // SAFETY: version 3 of the header, and room for the two structs of three words that it stands for.
+    let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) };
+    let [_, permitted, _, _, permitted_high, _] = data;
+    got != 0 || permitted != 0 || permitted_high != 0
+}
+
+unsafe fn inode(path: &CStr) -> u64 {
+    // SAFETY: stat is plain data that may be all zero, filled by the call.
+    unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        if libc::stat(path.as_ptr(), &raw mut found) == 0 { found.st_ino } else { 0 }
+    }
+}

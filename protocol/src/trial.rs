@@ -1,0 +1,114 @@
+//! A child that tries what its confinement should forbid, and says what came of it: a line per attempt.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// What a child on trial tries itself at.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trial {
+    /// A file that everybody may read, in a folder that everybody may write to; both outside of what the plan allows.
+    pub canary: Vec<u8>,
+    /// A process that is not the child's.
+    pub victim: i32,
+}
+
+/// One thing to try. Those that are no attempt but a question answer with what they found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Attempt {
+    /// Reading the canary.
+    Read,
+    /// Making a file beside it.
+    Write,
+    /// Reading the victim's environment.
+    Environment,
+    /// A signal to the victim.
+    Signal,
+    /// A local socket.
+    LocalSocket,
+    /// A socket of the Internet.
+    Internet,
+    /// Being traced.
+    Trace,
+    /// A user namespace.
+    UserNamespace,
+    /// Whether new programs may bring privileges: `EPERM` if not.
+    NewPrivileges,
+    /// Having a capability: `EPERM` if there is none.
+    Capability,
+    /// The own user's number.
+    User,
+    /// The inode of the own network namespace.
+    NetworkNamespace,
+}
+
+impl Attempt {
+    /// All of them, in the order in which they are tried.
+    pub const ALL: [Self; 12] = [
+        Self::Read,
+        Self::Write,
+        Self::Environment,
+        Self::Signal,
+        Self::LocalSocket,
+        Self::Internet,
+        Self::Trace,
+        Self::UserNamespace,
+        Self::NewPrivileges,
+        Self::Capability,
+        Self::User,
+        Self::NetworkNamespace,
+    ];
+}
+
+/// What came of each attempt: 0 if it was let through, else an errno; of a question, the answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcomes([u64; Attempt::ALL.len()]);
+
+impl Outcomes {
+    /// Writes one down.
+    pub fn set(&mut self, attempt: Attempt, found: u64) {
+        self.0[attempt as usize] = found;
+    }
+
+    /// What came of one.
+    pub fn get(&self, attempt: Attempt) -> u64 {
+        self.0[attempt as usize]
+    }
+
+    /// Whether an attempt failed for lack of permission (`EPERM`, `EACCES`), not for another reason.
+    pub fn is_refused(&self, attempt: Attempt) -> bool {
+        matches!(self.get(attempt), 1 | 13)
+    }
+
+    /// As text.
+    pub fn encode(&self) -> String {
+        self.0.iter().fold(String::new(), |mut text, found| {
+            let _ = writeln!(text, "{found}");
+            text
+        })
+    }
+
+    /// From that text; `None` when it is not whole.
+    pub fn decode(text: &str) -> Option<Self> {
+        let found: Vec<u64> = text.lines().map(|line| line.parse().ok()).collect::<Option<_>>()?;
+        text.ends_with('\n').then(|| found.try_into().ok().map(Self)).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_survive_their_text() {
+        let mut outcomes = Outcomes::default();
+        outcomes.set(Attempt::Read, 13);
+        outcomes.set(Attempt::NetworkNamespace, 4_026_531_840);
+        let text = outcomes.encode();
+        assert_eq!(Outcomes::decode(&text), Some(outcomes));
+        assert!(outcomes.is_refused(Attempt::Read) && !outcomes.is_refused(Attempt::Write));
+        assert_eq!(Outcomes::decode(text.trim_end()), None);
+        assert_eq!(Outcomes::decode("1\n2\n"), None);
+        assert_eq!(Outcomes::decode(""), None);
+    }
+}

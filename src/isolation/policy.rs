@@ -1,0 +1,410 @@
+//! From what a host offers and what it wants to the plans of its processes. Pure.
+
+use std::{
+    collections::BTreeMap,
+    ffi::CString,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use native_sandbox_confine::{Domain, Plan, Rule};
+
+use super::{
+    NpmPlaces, identity,
+    landlock::{self, Access, DEVICE, OWN, READ, RUN},
+    places,
+    seccomp::{self, Terms},
+};
+use crate::{config::Network, store::Store};
+
+/// `CAP_*` numbers.
+const CHOWN: u32 = 0;
+const DAC_OVERRIDE: u32 = 1;
+const FOWNER: u32 = 3;
+const KILL: u32 = 5;
+const SETGID: u32 = 6;
+const SETUID: u32 = 7;
+const SETPCAP: u32 = 8;
+
+/// What a base zygote keeps where its children get users of their own: to make them so, and to end them. It has loaded
+/// nobody's code, and its children drop all of it before they do.
+const OF_A_BASE: u64 = 1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
+
+/// What npm's first phase keeps, in which nobody's code runs: its cache may belong to another user than root.
+const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
+
+/// `CLONE_NEWNET`.
+const NETWORK_NAMESPACE: u32 = 0x4000_0000;
+
+/// What the kernel, and whatever this host runs in, let a process give up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Offered {
+    /// The version of Landlock; 0 where there is none.
+    pub landlock_abi: u32,
+    /// Filters of system calls.
+    pub seccomp: bool,
+    /// Users that nobody else has.
+    pub private_users: bool,
+    /// Network namespaces.
+    pub network_namespaces: bool,
+}
+
+/// Where what processes need of the host lies.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Places {
+    /// Node's program, without symlinks.
+    pub node: PathBuf,
+    /// Node's own shared libraries, and certificates that the environment names.
+    pub files: Vec<PathBuf>,
+    /// The scripts of workers and zygotes.
+    pub scripts: PathBuf,
+    /// The library inside of zygotes.
+    pub library: PathBuf,
+    /// Folders of all trees.
+    pub trees: Vec<PathBuf>,
+    /// The folder of all run folders of this host.
+    pub runs: PathBuf,
+}
+
+impl Places {
+    /// Looks for them. `env` are variables that Node reads while it boots. Blocks.
+    pub fn find(
+        store: &Store,
+        base_stores: &[PathBuf],
+        node: &Path,
+        library: PathBuf,
+        env: &BTreeMap<String, String>,
+    ) -> Self {
+        let certificates =
+            ["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(|name| env.get(*name));
+        let mut files = places::mapped_libraries();
+        files.extend(certificates.map(PathBuf::from).filter(|path| path.is_absolute()));
+        Self {
+            node: node.canonicalize().unwrap_or_else(|_| node.to_owned()),
+            files,
+            scripts: store.scripts_dir(),
+            library,
+            trees: store.tree_folders(base_stores),
+            runs: store.host_dir().join("runs"),
+        }
+    }
+
+    /// Why another user than the host's could not get at what a worker needs, if so. Blocks.
+    pub fn no_reach(&self, store: &Store) -> Option<String> {
+        let scripts = store.host_dir();
+        let closed = [self.node.as_path(), scripts].into_iter().find_map(identity::closed_folder)?;
+        Some(format!("other users cannot pass through {}", closed.display()))
+    }
+}
+
+/// The folders of one call.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// Read only: the way to the packages.
+    pub dir: &'a Path,
+    /// The call's own.
+    pub own: [&'a Path; 2],
+}
+
+/// What an executor's processes are put under.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// What there is.
+    pub offered: Offered,
+    /// Where things are.
+    pub places: Places,
+    /// What is wanted.
+    pub network: Network,
+}
+
+/// Whose children a plan is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Born {
+    /// By exec, from the launcher, which gives nothing up.
+    Launched,
+    /// By fork, under the domain and the filter of its zygote.
+    Forked,
+}
+
+impl Policy {
+    /// A worker that the launcher starts. `tree` is the one it may read, if the call has dependencies.
+    pub fn worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
+        self.of_worker(Born::Launched, user, run, tree)
+    }
+
+    /// A worker that a zygote forks. What its zygote is under counts on.
+    pub fn forked_worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
+        self.of_worker(Born::Forked, user, run, tree)
+    }
+
+    fn of_worker(&self, born: Born, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
+        let mut rules = self.system(born);
+        rules.push(needed(&self.places.scripts, READ));
+        rules.push(needed(run.dir, READ));
+        rules.extend(run.own.map(|folder| needed(folder, OWN)));
+        rules.extend(tree.map(|tree| needed(tree, RUN)));
+        self.plan(born, user, 0, rules, READ, self.terms())
+    }
+
+    /// A zygote that has no packages loaded, and will have none: parent of workers without dependencies, and of zygotes
+    /// that have.
+    pub fn base_zygote(&self) -> Plan {
+        let mut rules = self.system(Born::Launched);
+        rules.push(needed(&self.places.scripts, READ));
+        rules.push(needed(&self.places.library, RUN));
+        rules.extend(self.places.trees.iter().map(|trees| needed(trees, RUN)));
+        rules.push(needed(&self.places.runs, OWN));
+        // Only each child knows its own number.
+        rules.push(optional(Path::new("/proc"), READ));
+        let kept = if self.offered.private_users { OF_A_BASE } else { 0 };
+        self.plan(Born::Launched, None, kept, rules, 0, self.terms())
+    }
+
+    /// A zygote of one tree: forked from a base, before it loads anything. `runs` is the folder of its workers' folders.
+    pub fn dependent_zygote(&self, user: Option<u32>, tree: &Path, runs: &Path) -> Plan {
+        let mut rules = self.system(Born::Forked);
+        rules.push(needed(&self.places.scripts, READ));
+        rules.push(needed(tree, RUN));
+        rules.push(needed(runs, OWN));
+        rules.push(optional(Path::new("/proc"), READ));
+        self.plan(Born::Forked, user, 0, rules, 0, self.terms())
+    }
+
+    /// npm's first phase: nobody's code runs in it.
+    pub fn npm_install(&self, places: &NpmPlaces) -> Plan {
+        let terms = Terms { no_network: false, shared_user: false, local_sockets: places.reads_all };
+        let plan = self.npm(None, places, terms);
+        Plan { capabilities: OF_NPM, namespaces: 0, ..plan }
+    }
+
+    /// npm's second phase: the packages' own scripts.
+    pub fn npm_rebuild(&self, user: Option<u32>, places: &NpmPlaces) -> Plan {
+        // Scripts make what they have built a program.
+        self.npm(user, places, Terms { shared_user: false, ..self.terms() })
+    }
+
+    fn npm(&self, user: Option<u32>, places: &NpmPlaces, terms: Terms) -> Plan {
+        let mut rules = self.system(Born::Launched);
+        rules.extend(places.own.iter().map(|folder| needed(folder, OWN)));
+        rules.extend(places.read.iter().map(|folder| optional(folder, RUN)));
+        if places.reads_all {
+            rules.push(needed(Path::new("/"), RUN));
+        }
+        self.plan(Born::Launched, user, 0, rules, READ, terms)
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            no_network: self.network == Network::None,
+            shared_user: !self.offered.private_users,
+            local_sockets: false,
+        }
+    }
+
+    /// What every process reads. A forked one is under its zygote's exact rules already: to it the folders at the top count,
+    /// which are few, but for those in which there is more than its zygote needs itself.
+    fn system(&self, born: Born) -> Vec<Rule> {
+        let node = places::of_node(&self.places.node);
+        let exact = places::PROGRAMS
+            .iter()
+            .map(|path| (PathBuf::from(path), RUN))
+            .chain(places::DATA.iter().map(|path| (PathBuf::from(path), READ)))
+            .chain(node.into_iter().chain(self.places.files.iter().cloned()).map(|path| (path, RUN)));
+        let mut rules: Vec<Rule> = Vec::new();
+        for (path, access) in exact {
+            let path = if born == Born::Forked { self.widened(&path) } else { path };
+            let access = if born == Born::Forked && path.components().count() == 2 { RUN } else { access };
+            let rule = optional(&path, access);
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+        rules.extend(places::DEVICES.iter().map(|path| optional(Path::new(path), DEVICE)));
+        rules
+    }
+
+    fn widened(&self, path: &Path) -> PathBuf {
+        let mut ancestors: Vec<_> = path.ancestors().collect();
+        ancestors.pop();
+        let Some(top) = ancestors.last().filter(|top| **top != Path::new("/proc")) else {
+            return path.to_owned();
+        };
+        let is_shared = |folder: &PathBuf| folder.starts_with(top);
+        if self.places.trees.iter().chain([&self.places.runs]).any(is_shared) {
+            path.to_owned()
+        } else {
+            (*top).to_owned()
+        }
+    }
+
+    fn plan(
+        &self,
+        born: Born,
+        user: Option<u32>,
+        capabilities: u64,
+        rules: Vec<Rule>,
+        own_proc: Access,
+        terms: Terms,
+    ) -> Plan {
+        let Offered { landlock_abi: abi, seccomp, private_users, network_namespaces } = self.offered;
+        let domain = Domain {
+            handled_files: landlock::all_files(abi),
+            handled_network: if terms.no_network { landlock::all_tcp(abi) } else { 0 },
+            scoped: landlock::all_scopes(abi),
+            own_proc,
+            rules,
+        };
+        // A forked process has the filter, and the namespaces, of its zygote.
+        let is_first = born == Born::Launched;
+        let filter = || seccomp::compile(&seccomp::rules(terms));
+        Plan {
+            namespaces: if is_first && terms.no_network && network_namespaces {
+                NETWORK_NAMESPACE
+            } else {
+                0
+            },
+            identity: user.filter(|_| private_users),
+            capabilities,
+            landlock: (abi > 0).then_some(domain),
+            seccomp: if is_first && seccomp { filter() } else { Vec::new() },
+        }
+    }
+}
+
+fn needed(path: &Path, access: Access) -> Rule {
+    Rule { needed: true, ..optional(path, access) }
+}
+
+/// A path with a NUL byte is none that the kernel could open either.
+fn optional(path: &Path, access: Access) -> Rule {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+    Rule { path, access, needed: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(private_users: bool, network: Network) -> Policy {
+        Policy {
+            offered: Offered { landlock_abi: 7, seccomp: true, private_users, network_namespaces: true },
+            places: Places {
+                node: "/opt/node/bin/node".into(),
+                files: vec!["/srv/ca.pem".into()],
+                scripts: "/tmp/store/runtime/1".into(),
+                library: "/srv/app/node_modules/sandbox/zygote".into(),
+                trees: vec!["/tmp/store/trees".into()],
+                runs: "/tmp/store/hosts/1/runs".into(),
+            },
+            network,
+        }
+    }
+
+    const RUN_FOLDER: &str = "/tmp/store/hosts/1/runs/a";
+
+    fn run<'a>(own: &'a [PathBuf; 2]) -> Run<'a> {
+        Run { dir: Path::new(RUN_FOLDER), own: [&own[0], &own[1]] }
+    }
+
+    fn own() -> [PathBuf; 2] {
+        ["work", "tmp"].map(|part| Path::new(RUN_FOLDER).join(part))
+    }
+
+    fn shown(plan: &Plan) -> String {
+        let mut text = format!(
+            "  namespaces {:#x}, user {:?}, capabilities {:#x}, filter {}\n",
+            plan.namespaces,
+            plan.identity,
+            plan.capabilities,
+            if plan.seccomp.is_empty() { "none" } else { "yes" },
+        );
+        if let Some(domain) = &plan.landlock {
+            text += &format!(
+                "  handles {:#x}, tcp {:#x}, scopes {:#x}, own /proc {:#x}\n",
+                domain.handled_files, domain.handled_network, domain.scoped, domain.own_proc
+            );
+            for rule in &domain.rules {
+                let needed = if rule.needed { ", needed" } else { "" };
+                text += &format!("    {} {:#x}{needed}\n", rule.path.to_string_lossy(), rule.access);
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn the_plans_are_what_they_were() {
+        let own = own();
+        let tree = Path::new("/tmp/store/trees/k/1/tree");
+        let npm = NpmPlaces {
+            own: vec!["/tmp/store/staging/1".into(), "/srv/cache".into()],
+            read: vec!["/opt/node/lib/node_modules/npm".into()],
+            reads_all: false,
+        };
+        let mut text = String::new();
+        for (name, policy) in
+            [("root", policy(true, Network::Open)), ("user, no network", policy(false, Network::None))]
+        {
+            let user = Some(1_900_000_000);
+            for (kind, plan) in [
+                ("worker", policy.worker(user, run(&own), Some(tree))),
+                ("base zygote", policy.base_zygote()),
+                ("forked worker", policy.forked_worker(user, run(&own), None)),
+                (
+                    "dependent zygote",
+                    policy.dependent_zygote(user, tree, Path::new("/tmp/store/hosts/1/runs/z")),
+                ),
+                ("npm install", policy.npm_install(&npm)),
+                ("npm rebuild", policy.npm_rebuild(user, &npm)),
+            ] {
+                text += &format!("{name}: {kind}\n{}", shown(&plan));
+            }
+        }
+        super::super::snapshot::check("plans.txt", &text);
+    }
+
+    #[test]
+    fn every_plan_fits_into_its_packet() {
+        let own = own();
+        for plan in [
+            policy(false, Network::Open).worker(None, run(&own), None),
+            policy(false, Network::Open).base_zygote(),
+        ] {
+            assert!(plan.encode().unwrap().len() < native_sandbox_confine::MAX_PLAN_BYTES / 2);
+        }
+    }
+
+    #[test]
+    fn nothing_that_runs_the_code_of_others_keeps_a_capability() {
+        let own = own();
+        let policy = policy(true, Network::Open);
+        for plan in [
+            policy.worker(Some(1), run(&own), None),
+            policy.forked_worker(Some(1), run(&own), None),
+            policy.dependent_zygote(Some(1), Path::new("/t"), Path::new("/r")),
+            policy.npm_rebuild(Some(1), &NpmPlaces::default()),
+        ] {
+            assert_eq!((plan.capabilities, plan.identity), (0, Some(1)));
+        }
+    }
+
+    #[test]
+    fn an_older_kernel_is_asked_for_no_more_than_it_knows() {
+        let own = own();
+        for (abi, files, tcp, scopes) in [
+            (1, 0x1fff, 0, 0),
+            (2, 0x3fff, 0, 0),
+            (3, 0x7fff, 0, 0),
+            (4, 0x7fff, 3, 0),
+            (5, 0xffff, 3, 0),
+            (6, 0xffff, 3, 3),
+        ] {
+            let mut policy = policy(false, Network::None);
+            policy.offered.landlock_abi = abi;
+            let domain = policy.worker(None, run(&own), None).landlock.unwrap();
+            assert_eq!((domain.handled_files, domain.handled_network, domain.scoped), (files, tcp, scopes));
+        }
+        let mut bare = policy(false, Network::Open);
+        bare.offered = Offered::default();
+        assert_eq!(bare.worker(Some(1), run(&own), None), Plan::default());
+    }
+}

@@ -1,0 +1,176 @@
+//! The plans of one executor's processes: none where nothing can be given up.
+
+use std::{path::Path, sync::Arc};
+
+use native_sandbox_confine::Plan;
+
+#[cfg(not(target_os = "linux"))]
+use super::report::{Layer, Report};
+use super::{NpmPlaces, identity};
+#[cfg(target_os = "linux")]
+use super::{
+    policy::{Places, Policy, Run},
+    report::{Layer, Report},
+    survey::Survey,
+};
+#[cfg(target_os = "linux")]
+use crate::config::Network;
+use crate::{config::Tier, store::RunFolder};
+
+/// What the processes of an executor are put under. Equal shields make equal plans.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Shield {
+    #[cfg(target_os = "linux")]
+    policy: Option<Policy>,
+}
+
+/// What an executor's isolation comes to.
+#[derive(Debug, Clone)]
+pub struct Ground {
+    /// The plans.
+    pub shield: Arc<Shield>,
+    /// What is in force.
+    pub report: Report,
+}
+
+impl Shield {
+    /// A user for a process, or for a zygote and its workers, that nobody else has; `None` where processes keep the host's.
+    pub fn draw_user(&self) -> Result<Option<u32>, getrandom::Error> {
+        if self.gives_users() { identity::draw().map(Some) } else { Ok(None) }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Shield {
+    fn gives_users(&self) -> bool {
+        false
+    }
+
+    /// Nothing.
+    pub fn worker(&self, _: Option<u32>, _: &RunFolder, _: Option<&Path>) -> Option<Arc<Plan>> {
+        None
+    }
+
+    /// Nothing.
+    pub fn npm_install(&self, _: &NpmPlaces) -> Option<Arc<Plan>> {
+        None
+    }
+
+    /// Nothing.
+    pub fn npm_rebuild(&self, _: Option<u32>, _: &NpmPlaces) -> Option<Arc<Plan>> {
+        None
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Shield {
+    fn gives_users(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.offered.private_users)
+    }
+
+    /// See [`Policy::worker`].
+    pub fn worker(&self, user: Option<u32>, run: &RunFolder, tree: Option<&Path>) -> Option<Arc<Plan>> {
+        self.of_run(run, |policy, run| policy.worker(user, run, tree))
+    }
+
+    /// See [`Policy::forked_worker`].
+    pub fn forked_worker(
+        &self,
+        user: Option<u32>,
+        run: &RunFolder,
+        tree: Option<&Path>,
+    ) -> Option<Arc<Plan>> {
+        self.of_run(run, |policy, run| policy.forked_worker(user, run, tree))
+    }
+
+    /// See [`Policy::base_zygote`].
+    pub fn base_zygote(&self) -> Option<Arc<Plan>> {
+        self.policy.as_ref().map(|policy| Arc::new(policy.base_zygote()))
+    }
+
+    /// See [`Policy::dependent_zygote`].
+    pub fn dependent_zygote(&self, user: Option<u32>, tree: &Path, runs: &Path) -> Option<Arc<Plan>> {
+        self.policy.as_ref().map(|policy| Arc::new(policy.dependent_zygote(user, tree, runs)))
+    }
+
+    /// See [`Policy::npm_install`].
+    pub fn npm_install(&self, places: &NpmPlaces) -> Option<Arc<Plan>> {
+        self.policy.as_ref().map(|policy| Arc::new(policy.npm_install(places)))
+    }
+
+    /// See [`Policy::npm_rebuild`].
+    pub fn npm_rebuild(&self, user: Option<u32>, places: &NpmPlaces) -> Option<Arc<Plan>> {
+        self.policy.as_ref().map(|policy| Arc::new(policy.npm_rebuild(user, places)))
+    }
+
+    fn of_run(&self, run: &RunFolder, plan: impl FnOnce(&Policy, Run<'_>) -> Plan) -> Option<Arc<Plan>> {
+        let policy = self.policy.as_ref()?;
+        let (work, tmp) = (run.cwd(), run.tmpdir());
+        Some(Arc::new(plan(policy, Run { dir: run.dir(), own: [&work, &tmp] })))
+    }
+}
+
+/// The layers that every tier has. `without_launcher` is why there is none.
+fn base_layers(without_launcher: Option<&str>) -> Vec<Layer> {
+    let by_launcher = |name, what: &str| {
+        let on = Layer::on(name, Tier::Base);
+        without_launcher.map_or(on.clone(), |reason| on.but(format!("{what}: {reason}")))
+    };
+    vec![
+        Layer::on("processGroup", Tier::Base),
+        by_launcher("descriptors", "a descriptor that the host has open without close-on-exec is inherited"),
+        Layer::on("environment", Tier::Base),
+        Layer::on("runFolder", Tier::Base).but(
+            "what the tier base alone does not hide: whatever the host's user can read, /proc and the run folders of other calls included",
+        ),
+        by_launcher("treeKill", "what a function leaves behind is ended as far as it can be found"),
+    ]
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Ground {
+    /// Without Linux there is the tier base.
+    pub fn base() -> Self {
+        let mut layers = base_layers(Some("needs Linux"));
+        for name in ["noNewPrivileges", "capabilities", "files", "systemCalls", "networkClosed"] {
+            layers.push(Layer::off(name, Tier::Confined, "needs Linux", "run the server on Linux"));
+        }
+        for name in ["mountNamespace", "ipcNamespace", "utsNamespace", "pidNamespace"] {
+            layers.push(Layer::off(name, Tier::Isolated, "needs Linux", "run the server on Linux"));
+        }
+        Self { shield: Arc::default(), report: Report::new(layers) }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Ground {
+    /// From what was found, what is wanted, and where things are. `no_reach` is why another user could not get at what
+    /// a worker needs, if so.
+    pub fn new(survey: &Survey, network: Network, places: Places, no_reach: Option<String>) -> Self {
+        let mut survey = survey.clone();
+        if let Some(reason) = no_reach.filter(|_| survey.offered.private_users) {
+            survey.offered.private_users = false;
+            survey.no_users = Some(reason);
+        }
+        let mut layers = base_layers(survey.no_trial.as_deref());
+        layers.extend(survey.confined_layers());
+        layers.extend(isolated_layers());
+        let policy = Policy { offered: survey.offered, places, network };
+        let shield = Shield { policy: survey.no_trial.is_none().then_some(policy) };
+        Self { shield: Arc::new(shield), report: Report::new(layers) }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn isolated_layers() -> Vec<Layer> {
+    const NOT_YET: &str = "not in this version";
+    let off = |name| Layer::off(name, Tier::Isolated, NOT_YET, "");
+    vec![
+        off("mountNamespace"),
+        off("ipcNamespace"),
+        off("utsNamespace"),
+        off("pidNamespace"),
+        off("controlGroup").optional(),
+        off("metadataAddresses").optional(),
+    ]
+}

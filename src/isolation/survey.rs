@@ -1,0 +1,301 @@
+//! What this machine offers, found out by trying, once per process.
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use native_sandbox_protocol::trial::{Attempt, Outcomes, Trial};
+use tokio::io::AsyncReadExt;
+
+use super::{
+    identity,
+    policy::{Offered, Places, Policy, Run},
+    report::Layer,
+};
+use crate::{
+    config::{Network, Tier},
+    process::{Command, SpawnError, Spawner},
+    store::Store,
+    sys,
+};
+
+/// How long a child on trial may take.
+const TRIAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// More than a trial ever says, bytes.
+const MAX_OUTCOME_BYTES: u64 = 4096;
+
+/// How often a trial is begun anew without what did not work.
+const MAX_TRIALS: usize = 6;
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+pub struct Survey {
+    /// What works.
+    pub(super) offered: Offered,
+    /// What came of the attempts of a worker, with the network open and closed; `None` where no trial could be made.
+    pub(super) open: Option<Outcomes>,
+    pub(super) closed: Option<Outcomes>,
+    /// Why not, where something is not offered.
+    pub(super) no_landlock: Option<String>,
+    pub(super) no_seccomp: Option<String>,
+    pub(super) no_users: Option<String>,
+    pub(super) no_network_namespaces: Option<String>,
+    /// Why nothing could be tried at all.
+    pub(super) no_trial: Option<String>,
+    /// The inode of the host's network namespace.
+    pub(super) network_namespace: u64,
+    /// The host's user.
+    pub(super) user: u64,
+}
+
+impl Survey {
+    /// Tries everything. Gives what it found in any case: where nothing can be tried, nothing is offered.
+    pub async fn take(spawner: &dyn Spawner, store: &Store) -> Self {
+        let mut survey = Self::expect();
+        let folder = {
+            let store = store.clone();
+            tokio::task::spawn_blocking(move || Folder::create(&store)).await
+        };
+        let folder = match folder {
+            Ok(Ok(folder)) => folder,
+            Ok(Err(error)) => return survey.given_up(format!("no folder for a trial: {error}")),
+            Err(error) => return survey.given_up(error.to_string()),
+        };
+        for network in [Network::Open, Network::None] {
+            match survey.settle(spawner, &folder, network).await {
+                Ok(outcomes) if network == Network::Open => survey.open = Some(outcomes),
+                Ok(outcomes) => survey.closed = Some(outcomes),
+                Err(reason) => return survey.given_up(reason),
+            }
+        }
+        let _ = tokio::task::spawn_blocking(move || drop(folder)).await;
+        survey
+    }
+
+    /// What the kernel says about itself, before anything is tried.
+    fn expect() -> Self {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let may_set_groups = text("/proc/self/setgroups").trim() != "deny";
+        let no_users =
+            identity::objection(&text("/proc/self/status"), &text("/proc/self/uid_map"), may_set_groups);
+        let (landlock_abi, no_landlock) = match sys::landlock_abi() {
+            Ok(abi) => (abi, None),
+            Err(error) => {
+                (0, Some(format!("the kernel has no Landlock, or does not let it be used ({error})")))
+            }
+        };
+        use std::os::unix::fs::MetadataExt;
+        Self {
+            offered: Offered {
+                landlock_abi,
+                seccomp: true,
+                private_users: no_users.is_none(),
+                network_namespaces: true,
+            },
+            no_landlock,
+            no_users,
+            network_namespace: fs::metadata("/proc/self/ns/net").map_or(0, |metadata| metadata.ino()),
+            user: rustix::process::getuid().as_raw().into(),
+            ..Self::default()
+        }
+    }
+
+    fn given_up(self, reason: String) -> Self {
+        Self { offered: Offered::default(), open: None, closed: None, no_trial: Some(reason), ..self }
+    }
+
+    /// Tries with less and less, until a child comes through.
+    async fn settle(
+        &mut self,
+        spawner: &dyn Spawner,
+        folder: &Folder,
+        network: Network,
+    ) -> Result<Outcomes, String> {
+        for _ in 0..MAX_TRIALS {
+            match self.attempt(spawner, folder, network).await {
+                Ok(outcomes) => return Ok(outcomes),
+                Err(Refused::Step(step, error)) if self.without(step, &error) => {}
+                Err(Refused::Step(step, error)) => return Err(format!("{step}: {error}")),
+                Err(Refused::Other(reason)) => return Err(reason),
+            }
+        }
+        Err("every trial failed".to_owned())
+    }
+
+    /// Gives up what a step could not do; whether that was anything.
+    fn without(&mut self, step: &str, error: &io::Error) -> bool {
+        let why = |what: &str| Some(format!("{what} ({error})"));
+        match step {
+            "landlock" if self.offered.landlock_abi > 0 => {
+                self.offered.landlock_abi = 0;
+                self.no_landlock = why("the kernel refuses a Landlock domain");
+            }
+            "seccomp" if self.offered.seccomp => {
+                self.offered.seccomp = false;
+                self.no_seccomp = why("the kernel refuses a filter of system calls");
+            }
+            "setresuid" if self.offered.private_users => {
+                self.offered.private_users = false;
+                self.no_users = why("the kernel refuses a change of the user");
+            }
+            "unshare" if self.offered.network_namespaces => {
+                self.offered.network_namespaces = false;
+                self.no_network_namespaces = why("the kernel refuses a network namespace");
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    async fn attempt(
+        &self,
+        spawner: &dyn Spawner,
+        folder: &Folder,
+        network: Network,
+    ) -> Result<Outcomes, Refused> {
+        let own = [folder.own.as_path(), folder.own.as_path()];
+        let places = Places { node: "/dev/null".into(), scripts: folder.own.clone(), ..Places::default() };
+        let policy = Policy { offered: self.offered, places, network };
+        let user = identity::draw().map_err(|error| Refused::Other(error.to_string()))?;
+        let plan = policy.worker(Some(user), Run { dir: &folder.own, own }, None);
+        let victim = i32::try_from(std::process::id()).unwrap_or(1);
+        let canary = std::os::unix::ffi::OsStringExt::into_vec(folder.canary.clone().into_os_string());
+        let command = Command {
+            program: "trial".into(),
+            cwd: "/".into(),
+            confinement: Some(Arc::new(plan)),
+            trial: Some(Trial { canary, victim }),
+            ..Command::default()
+        };
+        let mut started = spawner.spawn(command).await.map_err(|error| match error {
+            SpawnError::Step { step, source, .. } => Refused::Step(step, source),
+            other => Refused::Other(other.to_string()),
+        })?;
+        let mut text = String::new();
+        let mut stdout = (&mut started.stdout).take(MAX_OUTCOME_BYTES);
+        match tokio::time::timeout(TRIAL_LIMIT, stdout.read_to_string(&mut text)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(Refused::Other(error.to_string())),
+            Err(_) => return Err(Refused::Other("a trial did not end".to_owned())),
+        }
+        Outcomes::decode(&text).ok_or_else(|| Refused::Other("a trial ended early".to_owned()))
+    }
+}
+
+enum Refused {
+    Step(&'static str, io::Error),
+    Other(String),
+}
+
+/// A folder with a file that everybody may read and a folder of the child's own. Goes when it is dropped.
+struct Folder {
+    dir: PathBuf,
+    canary: PathBuf,
+    own: PathBuf,
+}
+
+impl Folder {
+    fn create(store: &Store) -> io::Result<Self> {
+        let dir = tempfile::Builder::new().prefix("trial-").tempdir_in(store.host_dir())?;
+        let folder = Self { canary: dir.path().join("canary"), own: dir.path().join("own"), dir: dir.keep() };
+        open_to_all(&folder.dir)?;
+        fs::write(&folder.canary, "readable")?;
+        fs::set_permissions(&folder.canary, fs::Permissions::from_mode(0o644))?;
+        fs::create_dir(&folder.own)?;
+        Ok(folder)
+    }
+}
+
+fn open_to_all(dir: &Path) -> io::Result<()> {
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777))
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What stays goes with the host's folder.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A kernel with what is missing.
+const NEWER_KERNEL: &str =
+    "Linux 5.13 or newer with Landlock enabled, and a container whose own filter lets it through";
+
+impl Survey {
+    /// The layers of the tier confined, each by what came of the attempts.
+    pub(super) fn confined_layers(&self) -> Vec<Layer> {
+        let tier = Tier::Confined;
+        let Some(open) = self.open else {
+            let why = self.no_trial.clone().unwrap_or_else(|| "nothing could be tried".to_owned());
+            let enable = "let the launcher run: see what the log says about it";
+            let deciding = ["noNewPrivileges", "capabilities", "files", "systemCalls"];
+            let mut layers: Vec<_> = deciding.map(|name| Layer::off(name, tier, why.clone(), enable)).into();
+            let others = ["signals", "privateUser", "networkClosed"];
+            layers.extend(others.map(|name| Layer::off(name, tier, why.clone(), enable).optional()));
+            return layers;
+        };
+        let is_refused = |attempts: &[Attempt]| attempts.iter().all(|attempt| open.is_refused(*attempt));
+        let tried = |name, why: &Option<String>, enable: &str, attempts: &[Attempt]| {
+            if let Some(why) = why {
+                Layer::off(name, tier, why.clone(), enable)
+            } else if is_refused(attempts) {
+                Layer::on(name, tier)
+            } else {
+                Layer::off(
+                    name,
+                    tier,
+                    format!("an attempt was let through: {}", through(open, attempts)),
+                    enable,
+                )
+            }
+        };
+        let files = [Attempt::Read, Attempt::Write, Attempt::Environment];
+        let calls = [Attempt::LocalSocket, Attempt::Trace, Attempt::UserNamespace];
+        vec![
+            tried("noNewPrivileges", &None, "", &[Attempt::NewPrivileges]),
+            tried("capabilities", &None, "", &[Attempt::Capability]),
+            tried("files", &self.no_landlock, NEWER_KERNEL, &files),
+            tried("systemCalls", &self.no_seccomp, "a kernel with seccomp filters", &calls),
+            tried("signals", &self.no_landlock, "Linux 6.12 or newer", &[Attempt::Signal]).optional(),
+            self.private_user(open).optional(),
+            self.network_closed().optional(),
+        ]
+    }
+
+    fn private_user(&self, open: Outcomes) -> Layer {
+        let enable = "run the server as root (a container's will do), with the store and Node in folders that all users can pass through";
+        match &self.no_users {
+            Some(why) => Layer::off("privateUser", Tier::Confined, why.clone(), enable),
+            None if open.get(Attempt::User) == self.user => {
+                Layer::off("privateUser", Tier::Confined, "a trial kept the host's user", enable)
+            }
+            None => Layer::on("privateUser", Tier::Confined),
+        }
+    }
+
+    /// What `network: 'none'` comes to here, whether it is asked for or not.
+    fn network_closed(&self) -> Layer {
+        let enable = "a kernel with seccomp filters";
+        let Some(closed) = self.closed.filter(|closed| closed.is_refused(Attempt::Internet)) else {
+            let why = self.no_seccomp.clone().unwrap_or_else(|| "a socket was let through".to_owned());
+            return Layer::off("networkClosed", Tier::Confined, why, enable);
+        };
+        let own = closed.get(Attempt::NetworkNamespace) != self.network_namespace;
+        let by = if own {
+            "by a network namespace and by a filter of system calls"
+        } else {
+            "by a filter of system calls"
+        };
+        Layer::on("networkClosed", Tier::Confined).but(format!("with network: \"none\", {by}"))
+    }
+}
+
+fn through(outcomes: Outcomes, attempts: &[Attempt]) -> String {
+    let through = attempts.iter().filter(|attempt| !outcomes.is_refused(**attempt));
+    through.map(|attempt| format!("{attempt:?}")).collect::<Vec<_>>().join(", ")
+}

@@ -42,7 +42,8 @@ test('the report names every layer, and why one is not in force', async () => {
   }
   const names = report.layers.map((one) => one.name);
   assert.equal(new Set(names).size, names.length);
-  for (const name of ['files', 'systemCalls', 'capabilities', 'noNewPrivileges', 'privateUser']) assert.ok(layer(name), name);
+  for (const name of ['files', 'systemCalls', 'capabilities', 'noNewPrivileges', 'privateUser'])
+    assert.ok(layer(name), name);
   assert.deepEqual(await isolationReport(), report);
 });
 
@@ -115,19 +116,23 @@ for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
       assert.equal(field('Groups').trim(), '');
     }
     if (!inForce('systemCalls')) return;
-    const codes = await call(start, async ({ host }) => {
-      const { once } = require('node:events');
-      const net = require('node:net');
-      const [error] = await once(net.connect('/run/nothing.sock'), 'error');
-      let signal = 'done';
-      try {
-        process.kill(host, 0);
-      } catch (error) {
-        signal = error.code;
-      }
-      const { status } = require('node:child_process').spawnSync('unshare', ['--user', 'true']);
-      return { local: error.code, signal, namespace: status };
-    }, { host: process.pid });
+    const codes = await call(
+      start,
+      async ({ host }) => {
+        const { once } = require('node:events');
+        const net = require('node:net');
+        const [error] = await once(net.connect('/run/nothing.sock'), 'error');
+        let signal = 'done';
+        try {
+          process.kill(host, 0);
+        } catch (error) {
+          signal = error.code;
+        }
+        const { status } = require('node:child_process').spawnSync('unshare', ['--user', 'true']);
+        return { local: error.code, signal, namespace: status };
+      },
+      { host: process.pid }
+    );
     assert.equal(codes.local, 'EPERM');
     if (inForce('signals')) assert.equal(codes.signal, 'EPERM');
     assert.notEqual(codes.namespace, 0);
@@ -150,7 +155,10 @@ for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
         fs.copyFileSync('a/b/moved', `${os.tmpdir()}/copied`);
         fs.symlinkSync('a/b/moved', 'link');
         await fs.promises.appendFile('link', 'y');
-        fs.writeFileSync('child.cjs', 'process.on("message", (text) => { process.send(text + "!"); process.disconnect() })');
+        fs.writeFileSync(
+          'child.cjs',
+          'process.on("message", (text) => { process.send(text + "!"); process.disconnect() })'
+        );
         const child = fork('./child.cjs');
         child.send('ipc');
         const [message] = await once(child, 'message');
@@ -166,7 +174,8 @@ for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
           sameUser: os.userInfo().uid === process.getuid(),
           cpus: os.cpus().length > 0,
           memory: process.memoryUsage().rss > 0,
-          zone: new Intl.DateTimeFormat('en', { timeZone: 'Europe/Berlin', timeZoneName: 'short' }).format(0).length > 0,
+          zone:
+            new Intl.DateTimeFormat('en', { timeZone: 'Europe/Berlin', timeZoneName: 'short' }).format(0).length > 0,
           wasm: WebAssembly.validate(Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0)),
           report: process.report.getReport().header.cwd === process.cwd(),
           interfaces: Object.keys(os.networkInterfaces()).length >= 0,

@@ -3,7 +3,8 @@
 //   id        family and name
 //   what      what it tries, as a sentence without its subject
 //   from      the tier from which on it must fail
-//   layer     what forbids it; where that is in force below the tier, the attempt must fail there too
+//   layer     what forbids it, one of several where it is a list; a name of the report's says by itself, in force or not, whether the attempt
+//             must fail, whatever the tier
 //   attempt   the function that a tool runs, with its surroundings (see `Stage.world`) and the kit; or `script`, which an
 //             install script of a package runs; or `module`, which a package runs while it is loaded
 //   control   what runs outside instead of it, where the same would take too long
@@ -30,5 +31,17 @@ import vehicles from './families/vehicles.mjs';
 import writes from './families/writes.mjs';
 
 export const ATTEMPTS = [
-  files, writes, removal, leftovers, processes, channels, surroundings, sockets, bombs, syscalls, vehicles, install, poison,
+  files,
+  writes,
+  removal,
+  leftovers,
+  processes,
+  channels,
+  surroundings,
+  sockets,
+  bombs,
+  syscalls,
+  vehicles,
+  install,
+  poison,
 ].flat();

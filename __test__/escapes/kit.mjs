@@ -9,26 +9,139 @@ export function kit() {
 
   const NUMBERS = {
     x64: {
-      write: 1, fcntl: 72, ioctl: 16, socketpair: 53, socket: 41, connect: 42, sendto: 44, exit_group: 231, execve: 59,
-      ptrace: 101, process_vm_readv: 310, process_vm_writev: 311, mount: 165, unshare: 272, setns: 308, bpf: 321, keyctl: 250,
-      add_key: 248, request_key: 249, perf_event_open: 298, userfaultfd: 323, io_uring_setup: 425, init_module: 175,
-      finit_module: 313, delete_module: 176, pidfd_open: 434, pidfd_getfd: 438, pidfd_send_signal: 424, shmget: 29, shmctl: 31,
-      msgget: 68, semget: 64, prctl: 157, seccomp: 317, landlock_create_ruleset: 444, clone3: 435, open_by_handle_at: 304,
-      prlimit64: 302, sched_setaffinity: 203, setpriority: 141, ioprio_set: 251, chroot: 161, pivot_root: 155, kcmp: 312,
-      syslog: 103, sethostname: 170, adjtimex: 159, mknodat: 259, fanotify_init: 300, fsopen: 430, open_tree: 428,
-      mq_open: 240, mq_unlink: 241, memfd_create: 319, pipe2: 293, rt_sigqueueinfo: 129, tgkill: 234, reboot: 169, swapoff: 168,
-      setresuid: 117, migrate_pages: 256, process_madvise: 440, clone: 56, quotactl: 179, name_to_handle_at: 303, open: 2,
+      write: 1,
+      fcntl: 72,
+      ioctl: 16,
+      socketpair: 53,
+      socket: 41,
+      connect: 42,
+      sendto: 44,
+      exit_group: 231,
+      execve: 59,
+      ptrace: 101,
+      process_vm_readv: 310,
+      process_vm_writev: 311,
+      mount: 165,
+      unshare: 272,
+      setns: 308,
+      bpf: 321,
+      keyctl: 250,
+      add_key: 248,
+      request_key: 249,
+      perf_event_open: 298,
+      userfaultfd: 323,
+      io_uring_setup: 425,
+      init_module: 175,
+      finit_module: 313,
+      delete_module: 176,
+      pidfd_open: 434,
+      pidfd_getfd: 438,
+      pidfd_send_signal: 424,
+      shmget: 29,
+      shmctl: 31,
+      msgget: 68,
+      semget: 64,
+      prctl: 157,
+      seccomp: 317,
+      landlock_create_ruleset: 444,
+      clone3: 435,
+      open_by_handle_at: 304,
+      prlimit64: 302,
+      sched_setaffinity: 203,
+      setpriority: 141,
+      ioprio_set: 251,
+      chroot: 161,
+      pivot_root: 155,
+      kcmp: 312,
+      syslog: 103,
+      sethostname: 170,
+      adjtimex: 159,
+      mknodat: 259,
+      fanotify_init: 300,
+      fsopen: 430,
+      open_tree: 428,
+      mq_open: 240,
+      mq_unlink: 241,
+      memfd_create: 319,
+      pipe2: 293,
+      rt_sigqueueinfo: 129,
+      tgkill: 234,
+      reboot: 169,
+      swapoff: 168,
+      setresuid: 117,
+      migrate_pages: 256,
+      process_madvise: 440,
+      clone: 56,
+      quotactl: 179,
+      name_to_handle_at: 303,
+      open: 2,
     },
     arm64: {
-      write: 64, fcntl: 25, ioctl: 29, socketpair: 199, socket: 198, connect: 203, sendto: 206, exit_group: 94, execve: 221,
-      ptrace: 117, process_vm_readv: 270, process_vm_writev: 271, mount: 40, unshare: 97, setns: 268, bpf: 280, keyctl: 219,
-      add_key: 217, request_key: 218, perf_event_open: 241, userfaultfd: 282, io_uring_setup: 425, init_module: 105,
-      finit_module: 273, delete_module: 106, pidfd_open: 434, pidfd_getfd: 438, pidfd_send_signal: 424, shmget: 194, shmctl: 195,
-      msgget: 186, semget: 190, prctl: 167, seccomp: 277, landlock_create_ruleset: 444, clone3: 435, open_by_handle_at: 265,
-      prlimit64: 261, sched_setaffinity: 122, setpriority: 140, ioprio_set: 30, chroot: 51, pivot_root: 41, kcmp: 272,
-      syslog: 116, sethostname: 161, adjtimex: 171, mknodat: 33, fanotify_init: 262, fsopen: 430, open_tree: 428,
-      mq_open: 180, mq_unlink: 181, memfd_create: 279, pipe2: 59, rt_sigqueueinfo: 138, tgkill: 131, reboot: 142, swapoff: 225,
-      setresuid: 147, migrate_pages: 238, process_madvise: 440, clone: 220, quotactl: 60, name_to_handle_at: 264,
+      write: 64,
+      fcntl: 25,
+      ioctl: 29,
+      socketpair: 199,
+      socket: 198,
+      connect: 203,
+      sendto: 206,
+      exit_group: 94,
+      execve: 221,
+      ptrace: 117,
+      process_vm_readv: 270,
+      process_vm_writev: 271,
+      mount: 40,
+      unshare: 97,
+      setns: 268,
+      bpf: 280,
+      keyctl: 219,
+      add_key: 217,
+      request_key: 218,
+      perf_event_open: 241,
+      userfaultfd: 282,
+      io_uring_setup: 425,
+      init_module: 105,
+      finit_module: 273,
+      delete_module: 106,
+      pidfd_open: 434,
+      pidfd_getfd: 438,
+      pidfd_send_signal: 424,
+      shmget: 194,
+      shmctl: 195,
+      msgget: 186,
+      semget: 190,
+      prctl: 167,
+      seccomp: 277,
+      landlock_create_ruleset: 444,
+      clone3: 435,
+      open_by_handle_at: 265,
+      prlimit64: 261,
+      sched_setaffinity: 122,
+      setpriority: 140,
+      ioprio_set: 30,
+      chroot: 51,
+      pivot_root: 41,
+      kcmp: 272,
+      syslog: 116,
+      sethostname: 161,
+      adjtimex: 171,
+      mknodat: 33,
+      fanotify_init: 262,
+      fsopen: 430,
+      open_tree: 428,
+      mq_open: 180,
+      mq_unlink: 181,
+      memfd_create: 279,
+      pipe2: 59,
+      rt_sigqueueinfo: 138,
+      tgkill: 131,
+      reboot: 142,
+      swapoff: 225,
+      setresuid: 147,
+      migrate_pages: 238,
+      process_madvise: 440,
+      clone: 220,
+      quotactl: 60,
+      name_to_handle_at: 264,
     },
   };
 
@@ -48,12 +161,14 @@ export function kit() {
     x64: {
       elf: 62,
       // rdi, rsi, rdx, r10, r8, r9
-      load: (at, value) => Buffer.concat([Buffer.from(['48bf', '48be', '48ba', '49ba', '49b8', '49b9'][at], 'hex'), word(value)]),
+      load: (at, value) =>
+        Buffer.concat([Buffer.from(['48bf', '48be', '48ba', '49ba', '49b8', '49b9'][at], 'hex'), word(value)]),
       follow: (at) => Buffer.from(['488b3f', '488b36', '488b12', '4d8b12', '4d8b00', '4d8b09'][at], 'hex'),
       call: (number) => Buffer.concat([Buffer.from('48b8', 'hex'), word(number), Buffer.from('0f05', 'hex')]),
       keep: (address) => Buffer.concat([Buffer.from('48a3', 'hex'), word(address)]),
       // The 32-bit way in: ebx, ecx, edx, esi, edi
-      load32: (at, value) => Buffer.concat([Buffer.from(['48bb', '48b9', '48ba', '48be', '48bf'][at], 'hex'), word(value)]),
+      load32: (at, value) =>
+        Buffer.concat([Buffer.from(['48bb', '48b9', '48ba', '48be', '48bf'][at], 'hex'), word(value)]),
       call32: (number) => Buffer.concat([Buffer.from('48b8', 'hex'), word(number), Buffer.from('cd80', 'hex')]),
     },
     arm64: {
@@ -100,27 +215,36 @@ export function kit() {
 
     const build = (dataAt) => {
       const address = (bytes) => dataAt + place(bytes);
-      const valueOf = (argument) => {
+      const numberOf = (argument) => {
         if (typeof argument === 'string') return address(textOf(argument));
         if (Buffer.isBuffer(argument)) return address(argument);
-        if (argument?.words) return address(rowOf(argument, valueOf));
-        return argument;
+        return argument?.words ? address(rowOf(argument, numberOf)) : argument;
+      };
+      /** Where the value lies that an argument is only known to have when the program runs. */
+      const laterOf = (argument) => {
+        if (argument?.result !== undefined) return address(results) + 8 * argument.result;
+        return argument?.wordAt && address(argument.wordAt);
+      };
+      const loading = (argument, at, load) => {
+        const later = laterOf(argument);
+        return later === undefined ? [load(at, numberOf(argument))] : [load(at, later), machine.follow(at)];
+      };
+      const wayOf = (name) => {
+        // The 32-bit way in has numbers of its own.
+        const [, narrow] = /^i386:(\d+)$/.exec(name) ?? [];
+        if (narrow) return { load: machine.load32, call: machine.call32(narrow) };
+        if (NUMBERS[arch][name] === undefined) throw new Error(`no number for ${name}`);
+        return { load: machine.load, call: machine.call(NUMBERS[arch][name]) };
+      };
+      const calling = ([name, ...args]) => {
+        const { load, call } = wayOf(name);
+        return [...args.flatMap((argument, at) => loading(argument, at, load)), call];
       };
       return Buffer.concat(
-        all.flatMap(([name, ...args], index) => {
-          const wide = !name.startsWith?.('i386:');
-          const number = wide ? NUMBERS[arch][name] : Number(name.slice(5));
-          if (number === undefined) throw new Error(`no number for ${name}`);
-          const steps = args.flatMap((argument, at) => {
-            const load = wide ? machine.load : machine.load32;
-            if (argument?.result !== undefined) return [load(at, address(results) + 8 * argument.result), machine.follow(at)];
-            if (argument?.wordAt) return [load(at, address(argument.wordAt)), machine.follow(at)];
-            return [load(at, valueOf(argument))];
-          });
-          steps.push(wide ? machine.call(number) : machine.call32(number));
-          if (index < calls.length) steps.push(machine.keep(address(results) + 8 * index));
-          return steps;
-        })
+        all.flatMap((call, index) => [
+          ...calling(call),
+          ...(index < calls.length ? [machine.keep(address(results) + 8 * index)] : []),
+        ])
       );
     };
 
@@ -130,11 +254,11 @@ export function kit() {
       return texts.get(text);
     };
     const rows = new Map();
-    const rowOf = (argument, valueOf) => {
+    const rowOf = (argument, numberOf) => {
       if (!rows.has(argument)) rows.set(argument, Buffer.alloc(8 * argument.words.length));
       const bytes = rows.get(argument);
       argument.words.forEach((value, at) => {
-        word(valueOf(value)).copy(bytes, 8 * at);
+        word(numberOf(value)).copy(bytes, 8 * at);
       });
       return bytes;
     };
@@ -198,7 +322,12 @@ export function kit() {
     const toldAt = fileAt + Buffer.byteLength(file) + 1;
     const resultAt = toldAt + Buffer.byteLength(told) + 1;
     // The end of each instruction is what its distance counts from.
-    for (const [end, target] of [[7, fileAt], [22, resultAt], [29, toldAt], [55, resultAt]]) {
+    for (const [end, target] of [
+      [7, fileAt],
+      [22, resultAt],
+      [29, toldAt],
+      [55, resultAt],
+    ]) {
       code.writeInt32LE(target - (codeAt + end), end - 4);
     }
     const dynamicAt = (resultAt + 4 + 7) & ~7;
@@ -214,10 +343,20 @@ export function kit() {
     header.writeUInt16LE(64, 52);
     header.writeUInt16LE(56, 54);
     header.writeUInt16LE(2, 56);
-    for (const [at, type, offset, size] of [[64, 1, 0, total], [120, 2, dynamicAt, dynamic.length]]) {
+    for (const [at, type, offset, size] of [
+      [64, 1, 0, total],
+      [120, 2, dynamicAt, dynamic.length],
+    ]) {
       header.writeUInt32LE(type, at);
       header.writeUInt32LE(7, at + 4);
-      for (const [field, value] of [[8, offset], [16, offset], [24, offset], [32, size], [40, size], [48, type === 1 ? 0x1000 : 8]]) {
+      for (const [field, value] of [
+        [8, offset],
+        [16, offset],
+        [24, offset],
+        [32, size],
+        [40, size],
+        [48, type === 1 ? 0x1000 : 8],
+      ]) {
         word(value).copy(header, at + field);
       }
     }

@@ -1,7 +1,7 @@
 // A server that makes attempts, in a process of its own: an attempt may well be the end of it. Says on stdout, a line of JSON
 // each, what it begins and what came of it.
 //
-// Argument: `{ rung, ids, options }` as JSON; without a rung, the controls. The environment has `NSE_HOST_SECRET`, and
+// Argument: `{ rung, ids, refused }` as JSON; without a rung, the controls. The environment has `NSE_HOST_SECRET`, and
 // descriptor 50 is a file with that secret in it.
 
 import { spawnSync } from 'node:child_process';
@@ -16,7 +16,7 @@ import { PRIVATE_PACKAGE, Real, StandIn, VICTIM_PACKAGE } from './stage.mjs';
 const TOLD_LIMIT_CHARS = 300;
 const TIERS = ['base', 'confined', 'isolated'];
 
-const { rung, ids, options } = JSON.parse(process.argv[2]);
+const { rung, ids, refused } = JSON.parse(process.argv[2]);
 const secret = process.env.NSE_HOST_SECRET;
 
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
@@ -25,8 +25,11 @@ const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
 function facts() {
   const status = readFileSync('/proc/self/status', 'utf8');
   const limits = readFileSync('/proc/self/limits', 'utf8');
+  const declared = readFileSync(join(ROOT, 'index.d.ts'), 'utf8');
   return {
     rung,
+    refused,
+    options: new Set(Array.from(declared.matchAll(/^ {2}(\w+)\?:/gm), ([, name]) => name)),
     root: process.getuid() === 0 && /CapEff:\s+0*[1-9a-f]/.test(status),
     arch: process.arch,
     exists: existsSync,
@@ -123,7 +126,14 @@ async function makeControls(stage, attempts) {
     };
     const { escaped, told: what } = await perform(stage, watched);
     const lacking = escaped ? undefined : attempt.lacking?.(outcome) || lacksCall(outcome);
-    say({ id, works: Boolean(escaped), escaped, obstacle: lacking, told: what, ms: Math.round(performance.now() - began) });
+    say({
+      id,
+      works: Boolean(escaped),
+      escaped,
+      obstacle: lacking,
+      told: what,
+      ms: Math.round(performance.now() - began),
+    });
   }
 }
 
@@ -135,7 +145,7 @@ function lacksCall({ value }) {
 
 /** Whether the report promises that the attempt fails. */
 function promised({ from, layer }, { tier, layers = [] }) {
-  const named = layers.filter(({ name }) => name === layer);
+  const named = layers.filter(({ name }) => [layer].flat().includes(name));
   if (named.length > 0) return named.some(({ inForce }) => inForce);
   return TIERS.indexOf(tier) >= TIERS.indexOf(from);
 }
@@ -183,7 +193,7 @@ async function main() {
   process.env.npm_config_registry = registry.url;
   const report = await surface().isolationReport();
   say({ report });
-  const stage = new Real(root, secret, { rung, options, registry });
+  const stage = new Real(root, secret, { rung, options: { isolation: { require: report.tier } }, registry });
   await stage.open();
   try {
     await makeAttempts(stage, attempts, report);

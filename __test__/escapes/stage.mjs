@@ -47,7 +47,8 @@ const VICTIM = `async ({ marker, secret, port, id }) => {
   return { answer: 'of ' + marker };
 }`;
 
-const IDLE = 'async ({ marker }) => { process.title = marker; setInterval(() => {}, 1000); await new Promise(() => {}); }';
+const IDLE =
+  'async ({ marker }) => { process.title = marker; setInterval(() => {}, 1000); await new Promise(() => {}); }';
 
 /** The first answer in the frames that a plain process wrote. */
 function answerIn(bytes) {
@@ -102,8 +103,12 @@ function killed(pids) {
 function mergeNaively(into, from) {
   for (const name of Object.keys(from)) {
     const value = from[name];
-    if (value !== null && typeof value === 'object') mergeNaively((into[name] ??= {}), value);
-    else into[name] = value;
+    if (value === null || typeof value !== 'object') {
+      into[name] = value;
+      continue;
+    }
+    into[name] ??= {};
+    mergeNaively(into[name], value);
   }
 }
 
@@ -511,7 +516,11 @@ export class Real extends Stage {
     this.dependencies = dependencies;
     // One call of each kind first, so that everything that is kept warm exists.
     await this.factory.executeFunctionTool('first', {}, tool(`() => require('${VICTIM_PACKAGE}')`, { dependencies }));
-    await this.others.executeFunctionTool('first', {}, tool('() => 1', { dependencies: { [PRIVATE_PACKAGE]: '1.0.0' } }));
+    await this.others.executeFunctionTool(
+      'first',
+      {},
+      tool('() => 1', { dependencies: { [PRIVATE_PACKAGE]: '1.0.0' } })
+    );
     this.store = new (surface().NativeSandboxExecutor)(this.options).getMetrics().store.root;
     this.look();
   }

@@ -7,23 +7,24 @@ export default [
   {
     id: 'install/npm-token',
     what: 'reads the token in the npm settings of the user',
-    script: (world) => require('fs').readFileSync(world.npmrc, 'utf8'),
+    script: (world) => require('node:fs').readFileSync(world.npmrc, 'utf8'),
   },
   {
     id: 'install/key',
     what: "reads the user's private key",
-    script: (world) => require('fs').readFileSync(world.secretFile, 'utf8'),
+    script: (world) => require('node:fs').readFileSync(world.secretFile, 'utf8'),
   },
   {
     id: 'install/host-environ',
     what: "reads the host's environment in /proc",
-    script: (world, { each }) => each(world.hostPids, (pid) => require('fs').readFileSync(`/proc/${pid}/environ`, 'latin1')),
+    script: (world, { each }) =>
+      each(world.hostPids, (pid) => require('node:fs').readFileSync(`/proc/${pid}/environ`, 'latin1')),
   },
   {
     id: 'install/parents-environ',
     what: "reads npm's environment, and that of whatever is above it",
     script: (world, { each }) => {
-      const { readFileSync } = require('fs');
+      const { readFileSync } = require('node:fs');
       const chain = [];
       for (let pid = process.ppid; pid > 1 && chain.length < 6; ) {
         chain.push(pid);
@@ -36,14 +37,14 @@ export default [
   {
     id: 'install/download-cache',
     what: 'poisons the download cache',
-    script: (world) => require('fs').writeFileSync(`${world.cache}/planted`, ''),
+    script: (world) => require('node:fs').writeFileSync(`${world.cache}/planted`, ''),
     escaped: (_outcome, stage, world) => stage.exists(`${world.cache}/planted`) && 'the cache was changed',
     undo: (stage, world) => stage.remove(`${world.cache}/planted`),
   },
   {
     id: 'install/outside',
     what: 'writes outside',
-    script: (world) => require('fs').writeFileSync(world.target, 'mine'),
+    script: (world) => require('node:fs').writeFileSync(world.target, 'mine'),
     escaped: (_outcome, stage, world) => stage.textOf(world.target) !== 'as it was' && 'a file outside was changed',
   },
   {
@@ -51,16 +52,17 @@ export default [
     what: "changes another tenant's packages",
     script: (world) => {
       const file = `${world.strangerTree}/tree/node_modules/private-package/index.js`;
-      require('fs').chmodSync(file, 0o644);
-      require('fs').appendFileSync(file, ';exports.left = 1;');
+      require('node:fs').chmodSync(file, 0o644);
+      require('node:fs').appendFileSync(file, ';exports.left = 1;');
     },
     escaped: (_outcome, stage, world) =>
-      stage.textOf(`${world.strangerTree}/tree/node_modules/private-package/index.js`).includes('left') && 'the package was changed',
+      stage.textOf(`${world.strangerTree}/tree/node_modules/private-package/index.js`).includes('left') &&
+      'the package was changed',
   },
   {
     id: 'install/marker',
     what: 'invalidates the trees of others',
-    script: (world) => require('fs').unlinkSync(`${world.strangerTree}/complete`),
+    script: (world) => require('node:fs').unlinkSync(`${world.strangerTree}/complete`),
     escaped: (_outcome, stage, world) => !stage.exists(`${world.strangerTree}/complete`) && 'the tree is invalid now',
   },
   {
@@ -73,11 +75,11 @@ export default [
   {
     id: 'install/socket',
     what: 'talks to a daemon of the machine',
-    layer: 'unix-sockets',
+    layer: 'systemCalls',
     script: (world) =>
       new Promise((done, fail) => {
         let text = '';
-        require('net')
+        require('node:net')
           .connect(world.socketPath)
           .setEncoding('utf8')
           .on('data', (more) => {

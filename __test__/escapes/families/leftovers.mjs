@@ -1,10 +1,9 @@
 // What should end with the call, and tries not to: processes, files, objects of the kernel.
 
-const layer = 'processes';
+const layer = 'treeKill';
 const from = 'base';
 
-const stays = (_outcome, stage, world) =>
-  stage.processesLast(world.marker).then((stay) => stay && 'a process stays');
+const stays = (_outcome, stage, world) => stage.processesLast(world.marker).then((stay) => stay && 'a process stays');
 const filesStay = ({ value }, stage) =>
   typeof value === 'string' && stage.lasts(() => stage.exists(value)).then((stay) => stay && 'files stay');
 
@@ -13,9 +12,13 @@ export default [
     id: 'leftovers/child',
     what: 'leaves a child that holds its pipes',
     attempt: (world) => {
-      const child = require('child_process').spawn(process.execPath, ['-e', 'setTimeout(() => {}, 60000)', world.marker], {
-        stdio: 'inherit',
-      });
+      const child = require('node:child_process').spawn(
+        process.execPath,
+        ['-e', 'setTimeout(() => {}, 60000)', world.marker],
+        {
+          stdio: 'inherit',
+        }
+      );
       child.unref();
       return new Promise((done) => child.once('spawn', done));
     },
@@ -25,8 +28,9 @@ export default [
     id: 'leftovers/daemon',
     what: 'leaves a child in a session of its own that ignores signals',
     attempt: (world) => {
-      const code = 'for (const s of ["SIGTERM", "SIGHUP", "SIGINT"]) process.on(s, () => {}); setTimeout(() => {}, 60000)';
-      const child = require('child_process').spawn(process.execPath, ['-e', code, world.marker], {
+      const code =
+        'for (const s of ["SIGTERM", "SIGHUP", "SIGINT"]) process.on(s, () => {}); setTimeout(() => {}, 60000)';
+      const child = require('node:child_process').spawn(process.execPath, ['-e', code, world.marker], {
         detached: true,
         stdio: 'ignore',
       });
@@ -41,7 +45,9 @@ export default [
     attempt: (world) =>
       new Promise((done) => {
         const script = '(trap "" HUP TERM; while :; do sleep 0.2; done) </dev/null >/dev/null 2>&1 & exit 0';
-        require('child_process').spawn('sh', ['-c', script, world.marker], { stdio: 'ignore', detached: true }).on('close', done);
+        require('node:child_process')
+          .spawn('sh', ['-c', script, world.marker], { stdio: 'ignore', detached: true })
+          .on('close', done);
       }),
     escaped: stays,
   },
@@ -49,10 +55,14 @@ export default [
     id: 'leftovers/stopped',
     what: 'leaves a child that is stopped, and so acts on no signal but one',
     attempt: async (world) => {
-      const child = require('child_process').spawn(process.execPath, ['-e', 'setTimeout(() => {}, 60000)', world.marker], {
-        detached: true,
-        stdio: 'ignore',
-      });
+      const child = require('node:child_process').spawn(
+        process.execPath,
+        ['-e', 'setTimeout(() => {}, 60000)', world.marker],
+        {
+          detached: true,
+          stdio: 'ignore',
+        }
+      );
       child.unref();
       await new Promise((done) => child.once('spawn', done));
       process.kill(child.pid, 'SIGSTOP');
@@ -64,9 +74,9 @@ export default [
     what: 'leaves processes that start their successor before they end',
     attempt: (world) => {
       const script = 'n=$1; [ "$n" -gt 300 ] && exit 0; sh "$0" $((n+1)) "$2" & sleep 0.05';
-      require('fs').writeFileSync('again.sh', script);
+      require('node:fs').writeFileSync('again.sh', script);
       const folder = process.cwd();
-      const child = require('child_process').spawn('sh', [`${folder}/again.sh`, '0', world.marker], {
+      const child = require('node:child_process').spawn('sh', [`${folder}/again.sh`, '0', world.marker], {
         detached: true,
         stdio: 'ignore',
       });
@@ -92,7 +102,7 @@ export default [
     attempt: (world) => {
       process.title = world.marker;
       process.on('SIGTERM', () => {});
-      new (require('worker_threads').Worker)('for (;;);', { eval: true });
+      new (require('node:worker_threads').Worker)('for (;;);', { eval: true });
     },
     controlMs: 1500,
     escaped: (outcome, stage, world) => (stage.real ? stays(outcome, stage, world) : outcome.killed && 'it stays'),
@@ -101,10 +111,14 @@ export default [
     id: 'leftovers/install-daemon',
     what: 'leaves a process from an install script',
     script: (world) => {
-      const child = require('child_process').spawn(process.execPath, ['-e', 'setTimeout(() => {}, 60000)', world.marker], {
-        detached: true,
-        stdio: 'ignore',
-      });
+      const child = require('node:child_process').spawn(
+        process.execPath,
+        ['-e', 'setTimeout(() => {}, 60000)', world.marker],
+        {
+          detached: true,
+          stdio: 'ignore',
+        }
+      );
       child.unref();
       return new Promise((done) => child.once('spawn', done));
     },
@@ -114,10 +128,14 @@ export default [
     id: 'leftovers/load-daemon',
     what: 'leaves a process from a package that is loaded',
     module: (world) => {
-      const child = require('child_process').spawn(process.execPath, ['-e', 'setTimeout(() => {}, 60000)', world.marker], {
-        detached: true,
-        stdio: 'ignore',
-      });
+      const child = require('node:child_process').spawn(
+        process.execPath,
+        ['-e', 'setTimeout(() => {}, 60000)', world.marker],
+        {
+          detached: true,
+          stdio: 'ignore',
+        }
+      );
       child.unref();
     },
     escaped: stays,
@@ -125,9 +143,9 @@ export default [
   {
     id: 'leftovers/files',
     what: 'leaves files in its folder',
-    layer: 'folders',
+    layer: 'runFolder',
     attempt: () => {
-      require('fs').writeFileSync('left', 'left');
+      require('node:fs').writeFileSync('left', 'left');
       return process.cwd();
     },
     escaped: filesStay,
@@ -135,9 +153,9 @@ export default [
   {
     id: 'leftovers/closed-folders',
     what: 'leaves folders without permissions',
-    layer: 'folders',
+    layer: 'runFolder',
     attempt: () => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       fs.mkdirSync('a/b', { recursive: true });
       fs.writeFileSync('a/b/c', '');
       fs.chmodSync('a/b', 0);
@@ -150,12 +168,12 @@ export default [
   {
     id: 'leftovers/deep-folders',
     what: 'leaves folders deeper than a path can be long',
-    layer: 'folders',
+    layer: 'runFolder',
     attempt: () => {
       const own = process.cwd();
       const name = 'd'.repeat(200);
       for (let depth = 0; depth < 300; depth++) {
-        require('fs').mkdirSync(name);
+        require('node:fs').mkdirSync(name);
         process.chdir(name);
       }
       process.chdir(own);
@@ -166,9 +184,9 @@ export default [
   {
     id: 'leftovers/many-files',
     what: 'leaves 20 000 files',
-    layer: 'folders',
+    layer: 'runFolder',
     attempt: () => {
-      for (let at = 0; at < 20_000; at++) require('fs').writeFileSync(`f${at}`, '');
+      for (let at = 0; at < 20_000; at++) require('node:fs').writeFileSync(`f${at}`, '');
       return process.cwd();
     },
     escaped: filesStay,
@@ -176,9 +194,9 @@ export default [
   {
     id: 'leftovers/large-file',
     what: 'leaves 150 MB',
-    layer: 'folders',
+    layer: 'runFolder',
     attempt: () => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       const fd = fs.openSync('large', 'w');
       for (let at = 0; at < 150; at++) fs.writeSync(fd, Buffer.alloc(1e6, 1));
       return process.cwd();
@@ -189,7 +207,7 @@ export default [
     id: 'leftovers/shared-memory-segment',
     what: 'leaves a shared memory segment with the kernel',
     from: 'confined',
-    layer: 'syscalls',
+    layer: 'systemCalls',
     // IPC_PRIVATE, one page, IPC_CREAT | 0600
     attempt: (_world, { syscalls }) => syscalls([['shmget', 0, 4096, 0o1600]]),
     escaped: ({ value }, stage) => stage.segmentExists(value?.[0]) && 'the segment stays',
@@ -199,7 +217,7 @@ export default [
     id: 'leftovers/key',
     what: "leaves a key in the kernel's keyring of the user",
     from: 'confined',
-    layer: 'syscalls',
+    layer: 'systemCalls',
     // KEY_SPEC_USER_KEYRING; unlinked again, as this is about getting there at all
     attempt: (world, { syscalls }) =>
       syscalls([

@@ -9,12 +9,13 @@ const later = `() => {
   const odd = [];
   for (const name in {}) odd.push(name);
   if (JSON.stringify({ a: [1] }) !== '{"a":[1]}') odd.push('JSON');
-  if (globalThis.left || require('util').left || process.env.LEFT_BEHIND || process.left) odd.push('left');
+  if (globalThis.left || require('node:util').left || process.env.LEFT_BEHIND || process.left) odd.push('left');
   if (Promise.prototype.then.left || process.cwd().endsWith('left')) odd.push('left');
   return odd.length > 0 ? 'noticed' : undefined;
 }`;
 
-const noticed = (outcome, stage) => !stage.real && ['noticed', 'forged'].includes(outcome.value) && 'a later function notices';
+const noticed = (outcome, stage) =>
+  !stage.real && ['noticed', 'forged'].includes(outcome.value) && 'a later function notices';
 
 export default [
   {
@@ -39,19 +40,20 @@ export default [
     what: 'replaces how results are waited for',
     attempt: () => {
       const { then } = Promise.prototype;
-      Promise.prototype.then = function (...args) {
+      const name = 'then';
+      Promise.prototype[name] = function (...args) {
         return Reflect.apply(then, this, args);
       };
-      Promise.prototype.then.left = true;
+      Promise.prototype[name].left = true;
     },
   },
   {
     id: 'poison/modules',
     what: 'changes the built-in modules',
     attempt: () => {
-      require('util').left = 1;
-      require('module').left = 1;
-      require('module').syncBuiltinESMExports();
+      require('node:util').left = 1;
+      require('node:module').left = 1;
+      require('node:module').syncBuiltinESMExports();
     },
   },
   {
@@ -61,7 +63,7 @@ export default [
       globalThis.left = 1;
       process.left = 1;
       process.env.LEFT_BEHIND = '1';
-      require('fs').mkdirSync('left');
+      require('node:fs').mkdirSync('left');
       process.chdir('left');
     },
   },
@@ -71,14 +73,14 @@ export default [
     dependencies: true,
     attempt: () => {
       require('victim-package').left = 1;
-      require('util').left = 1;
+      require('node:util').left = 1;
     },
   },
   {
     id: 'poison/bootstrap',
     what: 'replaces what the script of the worker uses, to answer with something else than what is returned',
     attempt: () => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       const { writeSync } = fs;
       fs.writeSync = (...args) => {
         globalThis.left = args;
@@ -86,7 +88,7 @@ export default [
       };
       TextEncoder.prototype.encode = () => Buffer.from('forged');
       Buffer.byteLength = () => 1;
-      require('util').left = 1;
+      require('node:util').left = 1;
     },
   },
   {
@@ -94,7 +96,7 @@ export default [
     what: 'poisons, while it is loaded, what functions without that package are forked from',
     module: () => {
       Object.prototype.left = 1;
-      require('util').left = 1;
+      require('node:util').left = 1;
       globalThis.left = 1;
     },
   },

@@ -2,7 +2,10 @@
 
 const from = 'confined';
 
-const harm = (...names) => (_outcome, stage) => stage.harm(...names);
+const harm =
+  (...names) =>
+  (_outcome, stage) =>
+    stage.harm(...names);
 /** Errors by which the kernel says that a process is out of reach, or that there is no such call. */
 const REFUSED = [1, 3, 13, 38];
 /** That the call at this place was answered by something else than a refusal. */
@@ -19,11 +22,7 @@ export default [
     what: 'kills another call',
     layer: 'signals',
     uses: ['sibling'],
-    attempt: (world, { each }) =>
-      each(
-        world.siblingPids.filter((pid) => pid !== process.pid),
-        (pid) => process.kill(pid, 'SIGKILL')
-      ),
+    attempt: (world, { each }) => each(world.siblingPids, (pid) => process.kill(pid, 'SIGKILL')),
     escaped: harm('sibling'),
   },
   {
@@ -31,11 +30,7 @@ export default [
     what: "kills another tenant's call",
     layer: 'signals',
     uses: ['stranger'],
-    attempt: (world, { each }) =>
-      each(
-        world.strangerPids.filter((pid) => pid !== process.pid),
-        (pid) => process.kill(pid, 'SIGKILL')
-      ),
+    attempt: (world, { each }) => each(world.strangerPids, (pid) => process.kill(pid, 'SIGKILL')),
     escaped: harm('stranger'),
   },
   {
@@ -43,11 +38,7 @@ export default [
     what: 'stops another call',
     layer: 'signals',
     uses: ['sibling'],
-    attempt: (world, { each }) =>
-      each(
-        world.siblingPids.filter((pid) => pid !== process.pid),
-        (pid) => process.kill(pid, 'SIGSTOP')
-      ),
+    attempt: (world, { each }) => each(world.siblingPids, (pid) => process.kill(pid, 'SIGSTOP')),
     escaped: harm('sibling'),
   },
   {
@@ -57,9 +48,10 @@ export default [
     uses: ['sibling'],
     attempt: (world) =>
       new Promise((done, fail) => {
-        const code = 'for (const pid of require("worker_threads").workerData) try { process.kill(pid, "SIGKILL"); } catch {}';
-        const { Worker } = require('worker_threads');
-        const pids = world.siblingPids.filter((pid) => pid !== process.pid);
+        const code =
+          'for (const pid of require("worker_threads").workerData) try { process.kill(pid, "SIGKILL"); } catch {}';
+        const { Worker } = require('node:worker_threads');
+        const pids = world.siblingPids;
         new Worker(code, { eval: true, workerData: pids }).on('exit', done).on('error', fail);
       }),
     escaped: harm('sibling'),
@@ -95,7 +87,8 @@ export default [
       await new Promise((done) => setTimeout(done, 300));
       return told;
     },
-    escaped: (_outcome, stage) => stage.lasts(() => !stage.harm('host')).then((unharmed) => !unharmed && stage.harm('host')),
+    escaped: (_outcome, stage) =>
+      stage.lasts(() => !stage.harm('host')).then((unharmed) => !unharmed && stage.harm('host')),
     // Nothing announces that nothing happens: a shorter look than for what has to end.
     patienceMs: 500,
   },
@@ -105,10 +98,7 @@ export default [
     layer: 'signals',
     uses: ['sibling'],
     attempt: async (world, { each }) => {
-      const told = each(
-        world.siblingPids.filter((pid) => pid !== process.pid),
-        (pid) => process.kill(pid, 'SIGUSR1')
-      );
+      const told = each(world.siblingPids, (pid) => process.kill(pid, 'SIGUSR1'));
       await new Promise((done) => setTimeout(done, 300));
       return told;
     },
@@ -158,13 +148,14 @@ export default [
       await new Promise((done) => setTimeout(done, 300));
       return told;
     },
-    escaped: (_outcome, stage) => stage.lasts(() => !stage.harm('host')).then((unharmed) => !unharmed && stage.harm('host')),
+    escaped: (_outcome, stage) =>
+      stage.lasts(() => !stage.harm('host')).then((unharmed) => !unharmed && stage.harm('host')),
     patienceMs: 500,
   },
   {
     id: 'processes/trace-host',
     what: 'attaches to the host as its tracer',
-    layer: 'syscalls',
+    layer: 'systemCalls',
     // PTRACE_SEIZE: the tracer's end lets go again, without a stop.
     attempt: (world, { each, syscalls }) => each(world.hostPids, (pid) => syscalls([['ptrace', 0x4206, pid, 0, 0]])),
     escaped: reached(),
@@ -172,19 +163,15 @@ export default [
   {
     id: 'processes/trace-sibling',
     what: 'attaches to another call as its tracer',
-    layer: 'syscalls',
+    layer: 'systemCalls',
     uses: ['sibling'],
-    attempt: (world, { each, syscalls }) =>
-      each(
-        world.siblingPids.filter((pid) => pid !== process.pid),
-        (pid) => syscalls([['ptrace', 0x4206, pid, 0, 0]])
-      ),
+    attempt: (world, { each, syscalls }) => each(world.siblingPids, (pid) => syscalls([['ptrace', 0x4206, pid, 0, 0]])),
     escaped: reached(),
   },
   {
     id: 'processes/trace-zygote',
     what: 'attaches to what calls are forked from',
-    layer: 'syscalls',
+    layer: 'systemCalls',
     attempt: (world, { each, syscalls }) =>
       each([...world.zygotePids, ...world.launcherPids], (pid) => syscalls([['ptrace', 0x4206, pid, 0, 0]])),
     escaped: reached(),
@@ -192,7 +179,7 @@ export default [
   {
     id: 'processes/read-memory',
     what: "reads the host's memory",
-    layer: 'syscalls',
+    layer: 'systemCalls',
     // Of an address that is not mapped: who may not read at all is told so before.
     attempt: (world, { each, syscalls }) =>
       each(world.hostPids, (pid) =>
@@ -203,19 +190,18 @@ export default [
   {
     id: 'processes/write-memory',
     what: "writes another call's memory",
-    layer: 'syscalls',
+    layer: 'systemCalls',
     uses: ['sibling'],
     attempt: (world, { each, syscalls }) =>
-      each(
-        world.siblingPids.filter((pid) => pid !== process.pid),
-        (pid) => syscalls([['process_vm_writev', pid, { words: [Buffer.alloc(8), 8] }, 1, { words: [8, 8] }, 1, 0]])
+      each(world.siblingPids, (pid) =>
+        syscalls([['process_vm_writev', pid, { words: [Buffer.alloc(8), 8] }, 1, { words: [8, 8] }, 1, 0]])
       ),
     escaped: reached(),
   },
   {
     id: 'processes/take-descriptor',
     what: "takes a descriptor of the host's",
-    layer: 'syscalls',
+    layer: 'systemCalls',
     attempt: (world, { each, syscalls }) =>
       each(world.hostPids, (pid) =>
         syscalls([
@@ -227,19 +213,17 @@ export default [
   },
   {
     id: 'processes/take-channel',
-    what: "takes the channel of another call, to answer in its place",
-    layer: 'syscalls',
+    what: 'takes the channel of another call, to answer in its place',
+    layer: 'systemCalls',
     uses: ['sibling'],
     attempt: (world, { each, frame, syscalls }) => {
       const forged = frame(18, '"forged"');
-      return each(
-        world.siblingPids.filter((pid) => pid !== process.pid),
-        (pid) =>
-          syscalls([
-            ['pidfd_open', pid, 0],
-            ['pidfd_getfd', { result: 0 }, 3, 0],
-            ['write', { result: 1 }, forged, forged.length],
-          ])
+      return each(world.siblingPids, (pid) =>
+        syscalls([
+          ['pidfd_open', pid, 0],
+          ['pidfd_getfd', { result: 0 }, 3, 0],
+          ['write', { result: 1 }, forged, forged.length],
+        ])
       );
     },
     escaped: (_outcome, stage) => stage.settleAll(),
@@ -247,14 +231,14 @@ export default [
   {
     id: 'processes/compare-resources',
     what: 'compares what it and the host have, a way to learn kernel addresses',
-    layer: 'syscalls',
+    layer: 'systemCalls',
     attempt: (world, { each, syscalls }) => each(world.hostPids, (pid) => syscalls([['kcmp', pid, pid, 1, 0, 0]])),
     escaped: reached(),
   },
   {
     id: 'processes/limit-host',
     what: "changes the host's resource limits",
-    layer: 'limits-of-others',
+    layer: 'systemCalls',
     // RLIMIT_CORE, to what it is
     attempt: (world, { each, syscalls }) => {
       const limit = Buffer.alloc(16);
@@ -270,7 +254,7 @@ export default [
   {
     id: 'processes/pin-host',
     what: 'says which processor the host may run on',
-    layer: 'limits-of-others',
+    layer: 'systemCalls',
     // A mask of no processors: refused as a value only where the process is within reach.
     attempt: (world, { each, syscalls }) =>
       each(world.hostPids, (pid) => syscalls([['sched_setaffinity', pid, 8, Buffer.alloc(8)]])),
@@ -279,25 +263,26 @@ export default [
   {
     id: 'processes/slow-host',
     what: 'lowers the priority of the host',
-    layer: 'limits-of-others',
+    layer: 'systemCalls',
     // To what it is.
     attempt: (world, { each, syscalls }) =>
-      each(world.hostPids, (pid) => syscalls([['setpriority', 0, pid, require('os').getPriority(pid)]])),
+      each(world.hostPids, (pid) => syscalls([['setpriority', 0, pid, require('node:os').getPriority(pid)]])),
     escaped: reached(),
   },
   {
     id: 'processes/slow-user',
     what: 'lowers the priority of all processes of the user, the host among them',
-    layer: 'limits-of-others',
+    layer: 'systemCalls',
     needs: ({ root }) => root && "the kernel's own threads are root's",
     // PRIO_USER, the caller's, to what it is
-    attempt: (_world, { each, syscalls }) => each([0], () => syscalls([['setpriority', 2, 0, require('os').getPriority()]])),
+    attempt: (_world, { each, syscalls }) =>
+      each([0], () => syscalls([['setpriority', 2, 0, require('node:os').getPriority()]])),
     escaped: reached(),
   },
   {
     id: 'processes/io-priority-of-user',
     what: 'changes the priority at the disks of all processes of the user',
-    layer: 'limits-of-others',
+    layer: 'systemCalls',
     needs: ({ root }) => root && "the kernel's own threads are root's",
     // IOPRIO_WHO_USER, class none
     attempt: (_world, { each, syscalls }) => each([process.getuid()], (uid) => syscalls([['ioprio_set', 3, uid, 0]])),
@@ -306,7 +291,7 @@ export default [
   {
     id: 'processes/io-priority-of-host',
     what: "changes the host's priority at its disks",
-    layer: 'limits-of-others',
+    layer: 'systemCalls',
     // IOPRIO_WHO_PROCESS, class none
     attempt: (world, { each, syscalls }) => each(world.hostPids, (pid) => syscalls([['ioprio_set', 1, pid, 0]])),
     escaped: reached(),

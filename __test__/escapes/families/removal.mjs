@@ -1,15 +1,17 @@
 // What the removal of a call's folder must not be led to: what a symlink names, what is swapped in while it goes on.
 // The control removes as somebody would who does not expect harm.
 
-const layer = 'folders';
+const layer = 'runFolder';
 const from = 'base';
 
 const touched = async ({ value }, stage, world) => {
-  if (stage.real && (await stage.lasts(() => stage.exists(value)))) return 'the folder stays';
+  if (stage.real && typeof value === 'string' && (await stage.lasts(() => stage.exists(value))))
+    return 'the folder stays';
   return stage.textOf(`${world.folder}/kept.txt`) !== 'as it was' && 'what lies outside was removed';
 };
 const loosened = async ({ value }, stage, world) => {
-  if (stage.real && (await stage.lasts(() => stage.exists(value)))) return 'the folder stays';
+  if (stage.real && typeof value === 'string' && (await stage.lasts(() => stage.exists(value))))
+    return 'the folder stays';
   return stage.modeOf(world.target) === 0o777 && 'the permissions of a file outside were changed';
 };
 
@@ -18,7 +20,7 @@ export default [
     id: 'removal/symlinked-folder',
     what: 'leaves a symlink to a folder outside',
     attempt: (world) => {
-      require('fs').symlinkSync(world.folder, 'link');
+      require('node:fs').symlinkSync(world.folder, 'link');
       return process.cwd();
     },
     escaped: touched,
@@ -27,7 +29,7 @@ export default [
     id: 'removal/symlink-in-closed-folder',
     what: 'leaves a symlink in a folder that has to be opened up first',
     attempt: (world) => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       fs.mkdirSync('closed');
       fs.symlinkSync(world.folder, 'closed/link');
       fs.chmodSync('closed', 0);
@@ -39,7 +41,7 @@ export default [
     id: 'removal/swapped-working-folder',
     what: 'puts a symlink where its working folder was',
     attempt: (world) => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       const own = process.cwd();
       fs.renameSync(own, `${own}-aside`);
       fs.symlinkSync(world.folder, own);
@@ -52,7 +54,7 @@ export default [
     id: 'removal/permissions-through-symlink',
     what: 'has the permissions of a file outside changed, by a symlink in their place',
     attempt: (world) => {
-      require('fs').symlinkSync(world.target, 'link');
+      require('node:fs').symlinkSync(world.target, 'link');
       return process.cwd();
     },
     escaped: loosened,
@@ -61,7 +63,7 @@ export default [
     id: 'removal/hard-link',
     what: 'has the permissions of a file outside changed, by a hard link to it',
     attempt: (world) => {
-      require('fs').linkSync(world.target, 'link');
+      require('node:fs').linkSync(world.target, 'link');
       return process.cwd();
     },
     escaped: loosened,
@@ -70,13 +72,13 @@ export default [
     id: 'removal/race',
     what: 'keeps swapping a folder and a symlink while they are removed',
     attempt: async (world) => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       fs.mkdirSync('a');
       fs.symlinkSync(world.folder, 'b');
-      const swap = `const fs = require('fs'); process.on('SIGTERM', () => {});
+      const swap = `const fs = require('node:fs'); process.on('SIGTERM', () => {});
         const end = Date.now() + 1500;
         while (Date.now() < end) try { fs.renameSync('a', 'c'); fs.renameSync('b', 'a'); fs.renameSync('c', 'b'); } catch {}`;
-      const child = require('child_process').spawn(process.execPath, ['-e', swap, world.marker], {
+      const child = require('node:child_process').spawn(process.execPath, ['-e', swap, world.marker], {
         detached: true,
         stdio: 'ignore',
       });

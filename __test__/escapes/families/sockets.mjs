@@ -6,11 +6,11 @@ export default [
   {
     id: 'sockets/by-path',
     what: 'talks to a daemon such as Docker by the path of its socket',
-    layer: 'unix-sockets',
+    layer: 'systemCalls',
     attempt: (world) =>
       new Promise((done, fail) => {
         let text = '';
-        require('net')
+        require('node:net')
           .connect(world.socketPath)
           .setEncoding('utf8')
           .on('data', (more) => {
@@ -23,11 +23,11 @@ export default [
   {
     id: 'sockets/by-abstract-name',
     what: 'talks to a daemon by the abstract name of its socket',
-    layer: 'unix-sockets',
+    layer: 'systemCalls',
     attempt: (world) =>
       new Promise((done, fail) => {
         let text = '';
-        require('net')
+        require('node:net')
           .connect(`\0${world.abstractName}`)
           .setEncoding('utf8')
           .on('data', (more) => {
@@ -40,32 +40,34 @@ export default [
   {
     id: 'sockets/by-http',
     what: 'sends a request to a daemon by the path of its socket',
-    layer: 'unix-sockets',
+    layer: 'systemCalls',
     attempt: (world) =>
       new Promise((done, fail) => {
-        require('http')
+        require('node:http')
           .get({ socketPath: world.socketPath, path: '/' }, () => done('answered'))
-          .on('error', (error) => (error.code === 'HPE_INVALID_CONSTANT' ? done(error.rawPacket.toString()) : fail(error)));
+          .on('error', (error) =>
+            error.code === 'HPE_INVALID_CONSTANT' ? done(error.rawPacket.toString()) : fail(error)
+          );
       }),
   },
   {
     id: 'sockets/by-child',
     what: 'has a child talk to it',
-    layer: 'unix-sockets',
+    layer: 'systemCalls',
     attempt: (world) => {
       const code = 'require("net").connect(process.argv[1]).pipe(process.stdout)';
-      return require('child_process').execFileSync(process.execPath, ['-e', code, world.socketPath]).toString();
+      return require('node:child_process').execFileSync(process.execPath, ['-e', code, world.socketPath]).toString();
     },
   },
   {
     id: 'sockets/through-symlink',
     what: 'talks to it through a symlink in its own folder',
-    layer: 'unix-sockets',
+    layer: 'systemCalls',
     attempt: (world) =>
       new Promise((done, fail) => {
-        require('fs').symlinkSync(world.socketPath, 's');
+        require('node:fs').symlinkSync(world.socketPath, 's');
         let text = '';
-        require('net')
+        require('node:net')
           .connect('s')
           .setEncoding('utf8')
           .on('data', (more) => {
@@ -78,7 +80,7 @@ export default [
   {
     id: 'sockets/from-a-pair',
     what: 'turns one of a pair of datagram sockets to a path',
-    layer: 'unix-sockets',
+    layer: 'systemCalls',
     // Of a stream socket at the path the kernel says EPROTOTYPE, once it let the connection be tried.
     attempt: (world, { syscalls }) => {
       const pair = Buffer.alloc(8);
@@ -88,7 +90,8 @@ export default [
         ['connect', { wordAt: pair }, address, address.length],
       ]);
     },
-    escaped: ({ value }) => Array.isArray(value) && (value[1] === 0 || value[1] === -91) && 'the socket at the path is within reach',
+    escaped: ({ value }) =>
+      Array.isArray(value) && (value[1] === 0 || value[1] === -91) && 'the socket at the path is within reach',
   },
   {
     id: 'sockets/loopback',
@@ -106,7 +109,7 @@ export default [
     options: { network: 'none' },
     attempt: (world) => {
       const code = 'fetch(process.argv[1]).then((a) => a.text()).then((t) => process.stdout.write(t))';
-      return require('child_process')
+      return require('node:child_process')
         .execFileSync(process.execPath, ['-e', code, `http://127.0.0.1:${world.port}/secret`])
         .toString();
     },
@@ -120,8 +123,13 @@ export default [
     // The real address is never used: were it let through, it would be asked.
     attempt: (world) =>
       new Promise((done, fail) => {
-        const request = { host: '127.0.0.1', port: world.port, path: '/latest/meta-data/iam/', headers: { host: '169.254.169.254' } };
-        require('http')
+        const request = {
+          host: '127.0.0.1',
+          port: world.port,
+          path: '/latest/meta-data/iam/',
+          headers: { host: '169.254.169.254' },
+        };
+        require('node:http')
           .get(request, (answer) => {
             let text = '';
             answer.setEncoding('utf8').on('data', (more) => {
@@ -139,8 +147,10 @@ export default [
     layer: 'network',
     options: { network: 'none' },
     attempt: async (world) => {
-      const socket = require('dgram').createSocket('udp4');
-      await new Promise((done, fail) => socket.send('x', world.port, '127.0.0.1', (error) => (error ? fail(error) : done())));
+      const socket = require('node:dgram').createSocket('udp4');
+      await new Promise((done, fail) =>
+        socket.send('x', world.port, '127.0.0.1', (error) => (error ? fail(error) : done()))
+      );
       socket.close();
       return 'sent';
     },
@@ -153,9 +163,11 @@ export default [
     layer: 'network',
     options: { network: 'none' },
     attempt: async (world) => {
-      const server = require('net').createServer();
+      const server = require('node:net').createServer();
       // The address of the host's own server is taken only where it is the same network.
-      const taken = await new Promise((done) => server.on('error', (error) => done(error.code)).listen(world.port, '127.0.0.1', done));
+      const taken = await new Promise((done) =>
+        server.on('error', (error) => done(error.code)).listen(world.port, '127.0.0.1', done)
+      );
       server.close();
       return taken;
     },

@@ -13,13 +13,13 @@ export default [
     id: 'surroundings/start-environment',
     what: 'finds them in the environment that it was started with',
     layer: 'environment',
-    attempt: () => require('fs').readFileSync('/proc/self/environ', 'latin1'),
+    attempt: () => require('node:fs').readFileSync('/proc/self/environ', 'latin1'),
   },
   {
     id: 'surroundings/child-environment',
     what: 'finds them in the environment of a child',
     layer: 'environment',
-    attempt: () => require('child_process').execFileSync('env').toString(),
+    attempt: () => require('node:child_process').execFileSync('env').toString(),
   },
   {
     id: 'surroundings/thread-environment',
@@ -27,7 +27,7 @@ export default [
     layer: 'environment',
     attempt: () =>
       new Promise((done, fail) => {
-        const { Worker, SHARE_ENV } = require('worker_threads');
+        const { Worker, SHARE_ENV } = require('node:worker_threads');
         const code = 'require("worker_threads").parentPort.postMessage({ ...process.env })';
         new Worker(code, { eval: true, env: SHARE_ENV }).on('message', done).on('error', fail);
       }),
@@ -50,7 +50,7 @@ export default [
     layer: 'descriptors',
     attempt: (world) => {
       const bytes = Buffer.alloc(200);
-      return bytes.toString('latin1', 0, require('fs').readSync(world.fd, bytes, 0, 200, 0));
+      return bytes.toString('latin1', 0, require('node:fs').readSync(world.fd, bytes, 0, 200, 0));
     },
   },
   {
@@ -58,7 +58,7 @@ export default [
     what: 'reads whatever it has open',
     layer: 'descriptors',
     attempt: (_world, { each }) => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       const files = fs.readdirSync('/proc/self/fd').filter((fd) => {
         try {
           return fs.fstatSync(Number(fd)).isFile();
@@ -77,7 +77,9 @@ export default [
     what: 'has a child read it',
     layer: 'descriptors',
     attempt: (world) =>
-      require('child_process').execFileSync('cat', [], { stdio: [world.fd, 'pipe', 'ignore'] }).toString(),
+      require('node:child_process')
+        .execFileSync('cat', [], { stdio: [world.fd, 'pipe', 'ignore'] })
+        .toString(),
   },
   {
     id: 'surroundings/install-descriptor',
@@ -85,7 +87,7 @@ export default [
     layer: 'descriptors',
     script: (world) => {
       const bytes = Buffer.alloc(200);
-      return bytes.toString('latin1', 0, require('fs').readSync(world.fd, bytes, 0, 200, 0));
+      return bytes.toString('latin1', 0, require('node:fs').readSync(world.fd, bytes, 0, 200, 0));
     },
   },
 ].map((one) => ({ from, ...one }));

@@ -3,7 +3,7 @@
 // before it for its harmlessness: refused a namespace of its own, root would mount in that of the machine.
 
 const from = 'confined';
-const layer = 'syscalls';
+const layer = 'systemCalls';
 
 /** EPERM, EACCES, ENOSYS: refused, or no such call. */
 const REFUSED = [1, 13, 38];
@@ -12,18 +12,20 @@ const answered =
   (at = 0, ...more) =>
   ({ value }) =>
     Array.isArray(value) && ![...REFUSED, ...more].includes(-value[at]) && `the kernel answers ${value[at]}`;
+const namespaces = ({ refused }) => refused === 'namespaces' && 'the server itself is refused them';
 const rootOnly = ({ root }) => !root && 'only root can anywhere';
-
 
 export default [
   {
     id: 'syscalls/user-namespace',
+    needs: namespaces,
     what: 'makes a user namespace, where it would be root',
     attempt: (_world, { syscalls }) => syscalls([['unshare', 0x10000000]]),
     escaped: answered(),
   },
   {
     id: 'syscalls/mount-namespace',
+    needs: namespaces,
     what: 'makes user and mount namespaces, where it may mount',
     // A file system of a kind that there is not.
     attempt: (_world, { syscalls }) =>
@@ -35,6 +37,7 @@ export default [
   },
   {
     id: 'syscalls/clone-namespace',
+    needs: namespaces,
     what: 'makes a user namespace by way of clone3',
     // clone3 without an exit signal, and a size that no kernel knows: E2BIG or EINVAL from a kernel that looks.
     attempt: (_world, { syscalls }) => syscalls([['clone3', { words: [0x10000000, 0, 0, 0, 17, 0, 0, 0] }, 7]]),
@@ -42,6 +45,7 @@ export default [
   },
   {
     id: 'syscalls/enter-namespace',
+    needs: namespaces,
     what: 'enters a namespace',
     attempt: (_world, { syscalls }) =>
       syscalls([
@@ -159,7 +163,8 @@ export default [
     what: 'sets the clock of the machine',
     needs: rootOnly,
     // ADJ_TICK, to a length that is none.
-    attempt: (_world, { syscalls }) => syscalls([['adjtimex', Buffer.concat([Buffer.from([0, 0x40]), Buffer.alloc(206)])]]),
+    attempt: (_world, { syscalls }) =>
+      syscalls([['adjtimex', Buffer.concat([Buffer.from([0, 0x40]), Buffer.alloc(206)])]]),
     escaped: answered(),
   },
   {
@@ -195,7 +200,7 @@ export default [
   {
     id: 'syscalls/unix-socket',
     what: 'makes a socket that can turn to any daemon of the machine',
-    layer: 'unix-sockets',
+    layer: 'systemCalls',
     attempt: (_world, { syscalls }) => syscalls([['socket', 1, 1, 0]]),
     escaped: answered(),
   },
@@ -210,7 +215,7 @@ export default [
   {
     id: 'syscalls/become-root',
     what: 'becomes root again',
-    layer: 'uid',
+    layer: 'privateUser',
     needs: rootOnly,
     attempt: () => {
       process.setuid(0);
@@ -223,14 +228,17 @@ export default [
     what: 'has capabilities, in force or to be had',
     layer: 'capabilities',
     needs: rootOnly,
-    attempt: () => require('fs').readFileSync('/proc/self/status', 'utf8').match(/^Cap(Prm|Eff|Bnd|Amb):\s+\w+/gm),
+    attempt: () =>
+      require('node:fs')
+        .readFileSync('/proc/self/status', 'utf8')
+        .match(/^Cap(Prm|Eff|Bnd|Amb):\s+\w+/gm),
     escaped: ({ value }) => value?.some((line) => !/\s0+$/.test(line)) && value.join(', '),
   },
   {
     id: 'syscalls/new-privileges',
     what: 'gains privileges by a program that gives them',
-    layer: 'no-new-privileges',
-    attempt: () => /NoNewPrivs:\s+(\d)/.exec(require('fs').readFileSync('/proc/self/status', 'utf8'))[1],
+    layer: 'noNewPrivileges',
+    attempt: () => /NoNewPrivs:\s+(\d)/.exec(require('node:fs').readFileSync('/proc/self/status', 'utf8'))[1],
     escaped: ({ value }) => value === '0' && 'programs may give it privileges',
     needs: ({ noNewPrivileges }) => noNewPrivileges && 'the host itself cannot',
   },

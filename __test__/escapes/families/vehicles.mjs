@@ -7,19 +7,21 @@ export default [
   {
     id: 'vehicles/child',
     what: 'has a program of the system read a secret',
-    attempt: (world) => require('child_process').execFileSync('cat', [world.readableFile]).toString(),
+    attempt: (world) => require('node:child_process').execFileSync('cat', [world.readableFile]).toString(),
   },
   {
     id: 'vehicles/shell',
     what: 'has a shell read it',
-    attempt: (world) => require('child_process').execSync(`cat '${world.readableFile}'`).toString(),
+    attempt: (world) => require('node:child_process').execSync(`cat '${world.readableFile}'`).toString(),
   },
   {
     id: 'vehicles/eval-child',
     what: 'has a Node with --eval read it',
     attempt: (world) => {
       const code = 'process.stdout.write(require("fs").readFileSync(process.argv[1]))';
-      return require('child_process').execFileSync(process.execPath, ['--eval', code, world.readableFile]).toString();
+      return require('node:child_process')
+        .execFileSync(process.execPath, ['--eval', code, world.readableFile])
+        .toString();
     },
   },
   {
@@ -27,7 +29,7 @@ export default [
     what: 'has a child read it that was given no environment, in a session of its own',
     attempt: (world) =>
       new Promise((done, fail) => {
-        const { spawn } = require('child_process');
+        const { spawn } = require('node:child_process');
         const child = spawn('/bin/cat', [world.readableFile], { env: {}, detached: true, cwd: '/' });
         let text = '';
         child.stdout.setEncoding('utf8').on('data', (more) => {
@@ -41,21 +43,22 @@ export default [
     what: 'reads it in a thread',
     attempt: (world) =>
       new Promise((done, fail) => {
-        const { Worker } = require('worker_threads');
-        const code = 'const w = require("worker_threads"); w.parentPort.postMessage(require("fs").readFileSync(w.workerData, "utf8"))';
+        const { Worker } = require('node:worker_threads');
+        const code =
+          'const w = require("worker_threads"); w.parentPort.postMessage(require("fs").readFileSync(w.workerData, "utf8"))';
         new Worker(code, { eval: true, workerData: world.readableFile }).on('message', done).on('error', fail);
       }),
   },
   {
     id: 'vehicles/thread-pool',
     what: "reads it in a thread of Node's pool",
-    attempt: async (world) => await require('fs').promises.readFile(world.readableFile, 'utf8'),
+    attempt: async (world) => await require('node:fs').promises.readFile(world.readableFile, 'utf8'),
   },
   {
     id: 'vehicles/fresh-context',
     what: 'reads it from a context whose globals are new',
     attempt: (world) => {
-      const fresh = require('vm').runInNewContext('this.constructor.constructor("return process")()', {});
+      const fresh = require('node:vm').runInNewContext('this.constructor.constructor("return process")()', {});
       return (fresh ?? process).getBuiltinModule('fs').readFileSync(world.readableFile, 'utf8');
     },
   },
@@ -82,14 +85,14 @@ export default [
     what: 'opens it from a native addon that it wrote itself, inside its own process',
     arch: 'x64',
     attempt: (world, { addon }) => {
-      require('fs').writeFileSync('own.node', addon(world.readableFile, `${process.cwd()}/told`));
+      require('node:fs').writeFileSync('own.node', addon(world.readableFile, `${process.cwd()}/told`));
       try {
         process.dlopen({ exports: {} }, `${process.cwd()}/own.node`);
       } catch (error) {
         // It is no real addon: loaded, it acts, and is then refused.
         if (!/did not self-register/.test(error.message)) throw error;
       }
-      return require('fs').readFileSync('told').readInt32LE(0);
+      return require('node:fs').readFileSync('told').readInt32LE(0);
     },
     escaped: ({ value }) => value >= 0 && 'the file is open',
   },
@@ -119,33 +122,34 @@ export default [
     attempt: (world) => {
       const env = { ...process.env, NODE_OPTIONS: `--require ${world.secretModule}` };
       const code = 'process.stdout.write(Object.values(require.cache).map((m) => String(m.exports)).join())';
-      return require('child_process').execFileSync(process.execPath, ['-e', code], { env }).toString();
+      return require('node:child_process').execFileSync(process.execPath, ['-e', code], { env }).toString();
     },
   },
   {
     id: 'vehicles/dependency',
     what: 'reads it from a package while that is loaded',
-    module: (world) => require('fs').readFileSync(world.readableFile, 'utf8'),
+    module: (world) => require('node:fs').readFileSync(world.readableFile, 'utf8'),
   },
   {
     id: 'vehicles/dependency-environ',
     what: "reads the host's environment from a package while that is loaded",
-    module: (world, { each }) => each(world.hostPids, (pid) => require('fs').readFileSync(`/proc/${pid}/environ`, 'latin1')),
+    module: (world, { each }) =>
+      each(world.hostPids, (pid) => require('node:fs').readFileSync(`/proc/${pid}/environ`, 'latin1')),
   },
   {
     id: 'vehicles/dependency-trees',
     what: "reads another tenant's package from a package while that is loaded",
     module: (world) =>
-      require('fs').readFileSync(`${world.strangerTree}/tree/node_modules/private-package/index.js`, 'utf8'),
+      require('node:fs').readFileSync(`${world.strangerTree}/tree/node_modules/private-package/index.js`, 'utf8'),
   },
   {
     id: 'vehicles/dependency-child',
     what: 'has a child, started while a package is loaded, read it',
-    module: (world) => require('child_process').execFileSync('cat', [world.readableFile]).toString(),
+    module: (world) => require('node:child_process').execFileSync('cat', [world.readableFile]).toString(),
   },
   {
     id: 'vehicles/install-script',
     what: 'reads it from an install script',
-    script: (world) => require('fs').readFileSync(world.readableFile, 'utf8'),
+    script: (world) => require('node:fs').readFileSync(world.readableFile, 'utf8'),
   },
 ].map((one) => ({ from, layer, ...one }));

@@ -12,38 +12,38 @@ export default [
   {
     id: 'writes/overwrite',
     what: 'overwrites a file that everybody may write',
-    attempt: (world) => require('fs').writeFileSync(world.target, 'mine'),
+    attempt: (world) => require('node:fs').writeFileSync(world.target, 'mine'),
     escaped: targetChanged,
   },
   {
     id: 'writes/truncate',
     what: 'empties a file by its path',
-    attempt: (world) => require('fs').truncateSync(world.target, 0),
+    attempt: (world) => require('node:fs').truncateSync(world.target, 0),
     escaped: targetChanged,
   },
   {
     id: 'writes/create',
     what: 'makes a file in a folder that everybody may write',
-    attempt: (world) => require('fs').writeFileSync(`${world.outside}/made`, 'mine'),
+    attempt: (world) => require('node:fs').writeFileSync(`${world.outside}/made`, 'mine'),
     escaped: appeared('made'),
   },
   {
     id: 'writes/make-folder',
     what: 'makes a folder outside',
-    attempt: (world) => require('fs').mkdirSync(`${world.outside}/made`),
+    attempt: (world) => require('node:fs').mkdirSync(`${world.outside}/made`),
     escaped: appeared('made'),
   },
   {
     id: 'writes/make-symlink',
     what: 'makes a symlink outside',
-    attempt: (world) => require('fs').symlinkSync('/', `${world.outside}/made`),
+    attempt: (world) => require('node:fs').symlinkSync('/', `${world.outside}/made`),
     escaped: appeared('made'),
   },
   {
     id: 'writes/make-socket',
     what: 'listens on a socket outside',
     attempt: async (world) => {
-      const server = require('net').createServer();
+      const server = require('node:net').createServer();
       await new Promise((done, fail) => server.on('error', fail).listen(`${world.outside}/made`, done));
       // As the process ends now, the socket's file stays.
       setImmediate(() => process.kill(process.pid, 'SIGKILL'));
@@ -53,15 +53,15 @@ export default [
   {
     id: 'writes/remove',
     what: 'removes a file outside',
-    attempt: (world) => require('fs').unlinkSync(world.target),
+    attempt: (world) => require('node:fs').unlinkSync(world.target),
     escaped: targetChanged,
   },
   {
     id: 'writes/rename-over',
     what: 'moves a file of its own over one outside',
     attempt: (world) => {
-      require('fs').writeFileSync('mine', 'mine');
-      require('fs').renameSync('mine', world.target);
+      require('node:fs').writeFileSync('mine', 'mine');
+      require('node:fs').renameSync('mine', world.target);
     },
     escaped: targetChanged,
   },
@@ -69,8 +69,8 @@ export default [
     id: 'writes/move-out',
     what: 'moves a folder of its own outside, where nobody removes it',
     attempt: (world) => {
-      require('fs').mkdirSync('mine');
-      require('fs').renameSync('mine', `${world.outside}/made`);
+      require('node:fs').mkdirSync('mine');
+      require('node:fs').renameSync('mine', `${world.outside}/made`);
     },
     escaped: appeared('made'),
   },
@@ -78,8 +78,8 @@ export default [
     id: 'writes/hard-link-out',
     what: 'links a file of its own to a place outside',
     attempt: (world) => {
-      require('fs').writeFileSync('mine', 'mine');
-      require('fs').linkSync('mine', `${world.outside}/made`);
+      require('node:fs').writeFileSync('mine', 'mine');
+      require('node:fs').linkSync('mine', `${world.outside}/made`);
     },
     escaped: appeared('made'),
   },
@@ -87,8 +87,8 @@ export default [
     id: 'writes/hard-link-in',
     what: 'links a file from outside into its folder and writes to it there',
     attempt: (world) => {
-      require('fs').linkSync(world.target, 'link');
-      require('fs').writeFileSync('link', 'mine');
+      require('node:fs').linkSync(world.target, 'link');
+      require('node:fs').writeFileSync('link', 'mine');
     },
     escaped: targetChanged,
   },
@@ -96,8 +96,8 @@ export default [
     id: 'writes/through-symlink',
     what: 'writes through a symlink in its own folder',
     attempt: (world) => {
-      require('fs').symlinkSync(world.folder, 'link');
-      require('fs').writeFileSync('link/kept.txt', 'mine');
+      require('node:fs').symlinkSync(world.folder, 'link');
+      require('node:fs').writeFileSync('link/kept.txt', 'mine');
     },
     escaped: (_outcome, stage, world) =>
       stage.textOf(`${world.folder}/kept.txt`) !== 'as it was' && 'a file outside was changed',
@@ -107,21 +107,22 @@ export default [
     what: "writes through a process's root in /proc",
     attempt: (world, { each }) =>
       each([...world.hostPids, process.ppid, 'self'], (pid) =>
-        require('fs').writeFileSync(`/proc/${pid}/root${world.target}`, 'mine')
+        require('node:fs').writeFileSync(`/proc/${pid}/root${world.target}`, 'mine')
       ),
     escaped: targetChanged,
   },
   {
     id: 'writes/home',
     what: "appends to the user's login script",
-    attempt: (world) => require('fs').appendFileSync(`${world.home}/.profile`, 'curl evil\n'),
-    escaped: (_outcome, stage, world) => stage.textOf(`${world.home}/.profile`) !== 'true\n' && 'the login script was changed',
+    attempt: (world) => require('node:fs').appendFileSync(`${world.home}/.profile`, 'curl evil\n'),
+    escaped: (_outcome, stage, world) =>
+      stage.textOf(`${world.home}/.profile`) !== 'true\n' && 'the login script was changed',
     undo: (stage, world) => stage.write(`${world.home}/.profile`, 'true\n'),
   },
   {
     id: 'writes/temp',
     what: 'leaves a file in the temp folder of the system',
-    attempt: (world) => require('fs').writeFileSync(`/tmp/${world.marker}`, ''),
+    attempt: (world) => require('node:fs').writeFileSync(`/tmp/${world.marker}`, ''),
     escaped: (_outcome, stage, world) => stage.exists(`/tmp/${world.marker}`) && 'a file is left in /tmp',
     undo: (stage, world) => stage.remove(`/tmp/${world.marker}`),
   },
@@ -129,7 +130,7 @@ export default [
     id: 'writes/shared-memory',
     what: 'leaves a file in /dev/shm',
     needs: ({ exists }) => !exists('/dev/shm') && 'there is no /dev/shm',
-    attempt: (world) => require('fs').writeFileSync(`/dev/shm/${world.marker}`, ''),
+    attempt: (world) => require('node:fs').writeFileSync(`/dev/shm/${world.marker}`, ''),
     escaped: (_outcome, stage, world) => stage.exists(`/dev/shm/${world.marker}`) && 'a file is left in /dev/shm',
     undo: (stage, world) => stage.remove(`/dev/shm/${world.marker}`),
   },
@@ -138,7 +139,7 @@ export default [
     what: 'opens a device that is none of its own, for writing',
     needs: ({ root, exists }) => (!root || !exists('/dev/kmsg')) && 'only root can, and only where /dev/kmsg exists',
     attempt: () => {
-      require('fs').closeSync(require('fs').openSync('/dev/kmsg', 'w'));
+      require('node:fs').closeSync(require('node:fs').openSync('/dev/kmsg', 'w'));
       return 'opened';
     },
     escaped: ({ value }) => value === 'opened' && 'the device is open',
@@ -149,7 +150,7 @@ export default [
     needs: ({ root, writable }) =>
       (!root || !writable('/proc/sys/kernel/core_pattern')) && 'only root can, and not where they are read-only',
     attempt: () => {
-      require('fs').closeSync(require('fs').openSync('/proc/sys/kernel/core_pattern', 'r+'));
+      require('node:fs').closeSync(require('node:fs').openSync('/proc/sys/kernel/core_pattern', 'r+'));
       return 'opened';
     },
     escaped: ({ value }) => value === 'opened' && 'a setting of the kernel can be written',
@@ -159,26 +160,31 @@ export default [
     what: 'changes a package that later calls load',
     dependencies: true,
     attempt: (world) => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       const file = `${world.ownTree}/tree/node_modules/victim-package/index.js`;
       fs.chmodSync(file, 0o644);
       fs.appendFileSync(file, ';exports.left = 1;');
     },
     escaped: (_outcome, stage, world) =>
-      stage.textOf(`${world.ownTree}/tree/node_modules/victim-package/index.js`).includes('left') && 'the package was changed',
+      stage.textOf(`${world.ownTree}/tree/node_modules/victim-package/index.js`).includes('left') &&
+      'the package was changed',
   },
   {
     id: 'writes/tree-permissions',
+    layer: ['privateUser', 'systemCalls'],
     what: 'takes a package away from later calls by its permissions, which it changes through a file open for reading',
     dependencies: true,
     attempt: (world, { each }) => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       const folder = `${world.ownTree}/tree/node_modules/victim-package`;
       return each([`${folder}/index.js`, folder], (path) => fs.fchmodSync(fs.openSync(path, 'r'), 0));
     },
     escaped: (_outcome, stage, world) =>
-      [...new Set(['', '/index.js'].map((part) => stage.modeOf(`${world.ownTree}/tree/node_modules/victim-package${part}`)))].includes(0) &&
-      'the package is closed',
+      [
+        ...new Set(
+          ['', '/index.js'].map((part) => stage.modeOf(`${world.ownTree}/tree/node_modules/victim-package${part}`))
+        ),
+      ].includes(0) && 'the package is closed',
     undo: (stage, world) => {
       const folder = `${world.ownTree}/tree/node_modules/victim-package`;
       stage.setMode(folder, 0o555);
@@ -187,10 +193,11 @@ export default [
   },
   {
     id: 'writes/tree-times',
+    layer: ['privateUser', 'systemCalls'],
     what: 'makes a package look changed by its times, which it sets through a file open for reading',
     dependencies: true,
     attempt: (world) => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       fs.futimesSync(fs.openSync(`${world.ownTree}/tree/node_modules/victim-package/index.js`, 'r'), 1, 1);
     },
     escaped: (_outcome, stage, world) =>
@@ -199,10 +206,11 @@ export default [
   },
   {
     id: 'writes/node-permissions',
+    layer: ['privateUser', 'systemCalls'],
     what: 'changes the permissions of the Node binary through a file open for reading',
     needs: ({ owns, nodeFolder }) => !owns(`${nodeFolder}/node`) && 'it belongs to somebody else anyway',
     attempt: () => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       const fd = fs.openSync(process.execPath, 'r');
       // To what they are.
       fs.fchmodSync(fd, fs.fstatSync(fd).mode & 0o7777);
@@ -215,8 +223,8 @@ export default [
     what: 'adds a package to the tree',
     dependencies: true,
     attempt: () => {
-      const fs = require('fs');
-      const { dirname } = require('path');
+      const fs = require('node:fs');
+      const { dirname } = require('node:path');
       const modules = dirname(dirname(require.resolve('victim-package')));
       fs.chmodSync(modules, 0o755);
       fs.mkdirSync(`${modules}/left-pad`);
@@ -230,7 +238,7 @@ export default [
     what: 'replaces the whole tree by one of its own',
     dependencies: true,
     attempt: (world) => {
-      const fs = require('fs');
+      const fs = require('node:fs');
       fs.mkdirSync('mine');
       fs.renameSync(`${world.ownTree}/tree`, `${world.ownTree}/aside`);
       fs.renameSync('mine', `${world.ownTree}/tree`);
@@ -240,13 +248,13 @@ export default [
   {
     id: 'writes/tree-marker',
     what: "removes the marker of another tenant's tree",
-    attempt: (world) => require('fs').unlinkSync(`${world.strangerTree}/complete`),
+    attempt: (world) => require('node:fs').unlinkSync(`${world.strangerTree}/complete`),
     escaped: (_outcome, stage, world) => !stage.exists(`${world.strangerTree}/complete`) && 'the tree is invalid now',
   },
   {
     id: 'writes/new-tree',
     what: 'plants a tree that nobody installed',
-    attempt: (world) => require('fs').mkdirSync(`${world.store}/trees/planted`),
+    attempt: (world) => require('node:fs').mkdirSync(`${world.store}/trees/planted`),
     escaped: (_outcome, stage, world) => stage.exists(`${world.store}/trees/planted`) && 'a tree was planted',
     undo: (stage, world) => stage.remove(`${world.store}/trees/planted`),
   },
@@ -254,8 +262,8 @@ export default [
     id: 'writes/worker-script',
     what: 'opens the script that every worker runs, for writing',
     attempt: (world, { each }) =>
-      each(require('fs').readdirSync(`${world.store}/runtime`), (name) => {
-        require('fs').closeSync(require('fs').openSync(`${world.store}/runtime/${name}`, 'r+'));
+      each(require('node:fs').readdirSync(`${world.store}/runtime`), (name) => {
+        require('node:fs').closeSync(require('node:fs').openSync(`${world.store}/runtime/${name}`, 'r+'));
         return 'opened';
       }),
     escaped: ({ text }) => text.includes('"opened"') && 'the script can be written',
@@ -264,7 +272,7 @@ export default [
     id: 'writes/locks',
     what: 'takes the lock of an installation by its path',
     attempt: (world) => {
-      require('fs').closeSync(require('fs').openSync(`${world.store}/locks/room`, 'a'));
+      require('node:fs').closeSync(require('node:fs').openSync(`${world.store}/locks/room`, 'a'));
       return 'opened';
     },
     escaped: ({ value }) => value === 'opened' && 'the lock can be taken',
@@ -272,17 +280,18 @@ export default [
   {
     id: 'writes/download-cache',
     what: "poisons npm's download cache",
-    attempt: (world) => require('fs').writeFileSync(`${world.cache}/planted`, ''),
+    attempt: (world) => require('node:fs').writeFileSync(`${world.cache}/planted`, ''),
     escaped: (_outcome, stage, world) => stage.exists(`${world.cache}/planted`) && 'the cache was changed',
     undo: (stage, world) => stage.remove(`${world.cache}/planted`),
   },
   {
     id: 'writes/package',
     what: 'opens files of the executor itself for writing',
-    needs: ({ writable, packageFolder }) => !writable(`${packageFolder}/lib/native.js`) && 'the user may not write them anyway',
+    needs: ({ writable, packageFolder }) =>
+      !writable(`${packageFolder}/lib/native.js`) && 'the user may not write them anyway',
     attempt: (world, { each }) =>
       each(['index.js', 'lib/native.js', 'package.json'], (name) => {
-        require('fs').closeSync(require('fs').openSync(`${world.packageFolder}/${name}`, 'r+'));
+        require('node:fs').closeSync(require('node:fs').openSync(`${world.packageFolder}/${name}`, 'r+'));
         return 'opened';
       }),
     escaped: ({ text }) => text.includes('"opened"') && 'the executor itself can be changed',
@@ -293,10 +302,10 @@ export default [
     attempt: (_world, { each }) =>
       // A binary that runs cannot be opened for writing by anybody; a sibling of it can.
       each([process.execPath], (path) => {
-        const { dirname } = require('path');
+        const { dirname } = require('node:path');
         const probe = `${dirname(path)}/.${process.pid}.probe`;
-        require('fs').writeFileSync(probe, '');
-        require('fs').unlinkSync(probe);
+        require('node:fs').writeFileSync(probe, '');
+        require('node:fs').unlinkSync(probe);
         return 'written';
       }),
     needs: ({ writable, nodeFolder }) => !writable(nodeFolder) && "the user may not write to Node's folder anyway",
@@ -306,27 +315,30 @@ export default [
     id: 'writes/sibling-folder',
     what: "writes into another call's folder",
     uses: ['sibling'],
-    attempt: (world) => require('fs').writeFileSync(`${world.siblingFolder}/planted`, ''),
-    escaped: (_outcome, stage, world) => stage.exists(`${world.siblingFolder}/planted`) && "another call's folder was changed",
+    attempt: (world) => require('node:fs').writeFileSync(`${world.siblingFolder}/planted`, ''),
+    escaped: (_outcome, stage, world) =>
+      stage.exists(`${world.siblingFolder}/planted`) && "another call's folder was changed",
   },
   {
     id: 'writes/stranger-folder',
     what: "writes into a call's folder of another tenant",
     uses: ['stranger'],
-    attempt: (world) => require('fs').writeFileSync(`${world.strangerFolder}/planted`, ''),
+    attempt: (world) => require('node:fs').writeFileSync(`${world.strangerFolder}/planted`, ''),
     escaped: (_outcome, stage, world) =>
       stage.exists(`${world.strangerFolder}/planted`) && "another tenant's folder was changed",
   },
   {
     id: 'writes/permissions',
+    layer: ['privateUser', 'systemCalls'],
     what: 'changes the permissions of a file outside',
-    attempt: (world) => require('fs').chmodSync(world.target, 0),
+    attempt: (world) => require('node:fs').chmodSync(world.target, 0),
     escaped: (_outcome, stage, world) => stage.modeOf(world.target) !== 0o666 && 'the permissions were changed',
   },
   {
     id: 'writes/times',
+    layer: ['privateUser', 'systemCalls'],
     what: 'changes the times of a file outside: trees are checked by them',
-    attempt: (world) => require('fs').utimesSync(world.target, 1, 1),
+    attempt: (world) => require('node:fs').utimesSync(world.target, 1, 1),
     escaped: (_outcome, stage, world) => stage.timeOf(world.target) === 1000 && 'the times were changed',
   },
 ].map((one) => ({ from, layer, ...one }));

@@ -50,10 +50,15 @@ export function packageFiles(attempt, world) {
   };
 }
 
+/** Whether an attempt's call has the common dependencies. One against a sibling has, to be in the same sandbox as that. */
+export function sharesTree({ dependencies, uses }) {
+  return Boolean(dependencies || uses?.includes('sibling'));
+}
+
 /** The tool of an attempt: its text and what it depends on; `common` is what attempts with dependencies have. */
 export function toolOf(attempt, common) {
   if (attempt.attempt) {
-    return { executeCode: withKit(attempt.attempt), dependencies: attempt.dependencies ? common : {} };
+    return { executeCode: withKit(attempt.attempt), dependencies: sharesTree(attempt) ? common : {} };
   }
   const name = packageName(attempt);
   return { executeCode: `async () => await require('${name}')`, dependencies: { [name]: '1.0.0' } };

@@ -25,7 +25,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { below, marked, newMarker, ROOT, surface, tool, until } from '../helpers.mjs';
-import { packageFiles, packageName, plainSource, toolOf } from './source.mjs';
+import { packageFiles, packageName, plainSource, sharesTree, toolOf } from './source.mjs';
 
 const PLAIN = fileURLToPath(new URL('./plain.cjs', import.meta.url));
 const POLL_MS = 20;
@@ -238,7 +238,11 @@ class Stage {
   }
 
   modeOf(path) {
-    return lstatSync(path).mode & 0o777;
+    try {
+      return lstatSync(path).mode & 0o777;
+    } catch {
+      return undefined;
+    }
   }
 
   timeOf(path) {
@@ -682,11 +686,11 @@ export class Real extends Stage {
       for (const folder of [process.cwd(), require('os').tmpdir()]) {
         for (const name of fs.readdirSync(folder)) odd.push(folder + '/' + name);
       }
-      const dependency = ${attempt.dependencies ? `require('${VICTIM_PACKAGE}')` : '{}'};
+      const dependency = ${sharesTree(attempt) ? `require('${VICTIM_PACKAGE}')` : '{}'};
       if (dependency.left) odd.push('a dependency');
       return odd;
     }`;
-    const dependencies = attempt.dependencies ? this.dependencies : {};
+    const dependencies = sharesTree(attempt) ? this.dependencies : {};
     try {
       const odd = await this.factory.executeFunctionTool('after', {}, tool(probe, { dependencies }));
       return odd.length > 0 ? `the next call finds ${odd.join(', ')}` : undefined;

@@ -201,6 +201,25 @@ export default [
     escaped: ({ value }) => Array.isArray(value) && 'the trees are listed',
   },
   {
+    id: 'files/size',
+    what: 'learns the size of a key that it may not read',
+    from: 'isolated',
+    layer: 'mountNamespace',
+    attempt: (world) => require('node:fs').statSync(world.secretFile).size,
+    escaped: ({ value }) => value > 0 && 'the size is told',
+  },
+  {
+    id: 'files/watch',
+    what: 'watches what others do in a folder that it may not read',
+    from: 'isolated',
+    layer: 'mountNamespace',
+    attempt: (world) => {
+      require('node:fs').watch(world.outside).close();
+      return 'watched';
+    },
+    escaped: ({ value }) => value === 'watched' && 'the folder is watched',
+  },
+  {
     id: 'files/host-visible',
     what: "finds the host's process in /proc",
     from: 'isolated',

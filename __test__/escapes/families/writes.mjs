@@ -159,11 +159,12 @@ export default [
     id: 'writes/tree',
     what: 'changes a package that later calls load',
     dependencies: true,
-    attempt: (world) => {
+    attempt: (world, { each }) => {
       const fs = require('node:fs');
       const file = `${world.ownTree}/tree/node_modules/victim-package/index.js`;
-      fs.chmodSync(file, 0o644);
-      fs.appendFileSync(file, ';exports.left = 1;');
+      return each([() => fs.chmodSync(file, 0o644), () => fs.appendFileSync(file, ';exports.left = 1;')], (act) =>
+        act()
+      ).map(({ failed }) => failed ?? 'done');
     },
     escaped: (_outcome, stage, world) =>
       stage.textOf(`${world.ownTree}/tree/node_modules/victim-package/index.js`).includes('left') &&
@@ -180,11 +181,9 @@ export default [
       return each([`${folder}/index.js`, folder], (path) => fs.fchmodSync(fs.openSync(path, 'r'), 0));
     },
     escaped: (_outcome, stage, world) =>
-      [
-        ...new Set(
-          ['', '/index.js'].map((part) => stage.modeOf(`${world.ownTree}/tree/node_modules/victim-package${part}`))
-        ),
-      ].includes(0) && 'the package is closed',
+      // Of what lies in a closed folder the permissions are not to be had.
+      ['', '/index.js'].some((part) => !stage.modeOf(`${world.ownTree}/tree/node_modules/victim-package${part}`)) &&
+      'the package is closed',
     undo: (stage, world) => {
       const folder = `${world.ownTree}/tree/node_modules/victim-package`;
       stage.setMode(folder, 0o555);
@@ -222,12 +221,13 @@ export default [
     id: 'writes/tree-addition',
     what: 'adds a package to the tree',
     dependencies: true,
-    attempt: () => {
+    attempt: (_world, { each }) => {
       const fs = require('node:fs');
       const { dirname } = require('node:path');
       const modules = dirname(dirname(require.resolve('victim-package')));
-      fs.chmodSync(modules, 0o755);
-      fs.mkdirSync(`${modules}/left-pad`);
+      return each([() => fs.chmodSync(modules, 0o755), () => fs.mkdirSync(`${modules}/left-pad`)], (act) => act()).map(
+        ({ failed }) => failed ?? 'done'
+      );
     },
     escaped: (_outcome, stage, world) =>
       stage.exists(`${world.ownTree}/tree/node_modules/left-pad`) && 'a package was added',

@@ -97,26 +97,6 @@ export default [
     escaped: ({ value }) => value >= 0 && 'the file is open',
   },
   {
-    id: 'vehicles/addon-of-the-executor',
-    what: 'starts an executor of its own, for a tool without walls',
-    attempt: async (world) => {
-      const { SandboxExecutorFactory } = require(world.packageFolder);
-      const factory = new SandboxExecutorFactory({ start: 'spawn', storeDir: `${process.cwd()}/store` });
-      const config = {
-        description: '',
-        inputSchema: {},
-        dependencies: {},
-        executeCode: '({ file }) => require("fs").readFileSync(file, "utf8")',
-        sandboxConfig: { provider: 'native', runtime: 'node22' },
-      };
-      try {
-        return await factory.executeFunctionTool('inner', { file: world.readableFile }, config);
-      } finally {
-        await factory.cleanup();
-      }
-    },
-  },
-  {
     id: 'vehicles/preload',
     what: 'has a child load a module of the host first, by NODE_OPTIONS',
     attempt: (world) => {

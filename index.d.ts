@@ -382,16 +382,30 @@ export interface ExecutorMetrics {
   [area: string]: unknown;
 }
 
-/** What keeps functions apart from the machine here, and what does not. Further fields may be added. */
-export interface IsolationReport {
-  /** The tier in force. */
+/** One way in which functions are kept apart from the machine. `docs/ISOLATION.md` tells what each does. */
+export interface IsolationLayer {
+  name: string;
+  /** The tier that it belongs to. */
   tier: IsolationTier;
+  inForce: boolean;
+  /** Why it is not in force, or how far it goes. */
+  why?: string;
+  /** What would put it into force. */
+  enable?: string;
+}
+
+/** What keeps functions apart from the machine here, and what does not. Layers and further fields may be added. */
+export interface IsolationReport {
+  /** The best tier of which every layer that decides is in force. */
+  tier: IsolationTier;
+  layers: IsolationLayer[];
   [detail: string]: unknown;
 }
 
 /**
- * What is enforced on this machine, found out by trying.
- * Rejects with {@link SandboxError} `ADDON_MISSING`.
+ * What is enforced on this machine for the options of the executor that first served a call most recently, or for the
+ * variables where none did; found out by trying.
+ * Rejects with {@link SandboxError} `ADDON_MISSING`, `INVALID_CONFIG`, `INSTALL_FAILED` (the store's folder).
  */
 export function isolationReport(): Promise<IsolationReport>;
 

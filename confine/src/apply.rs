@@ -1,6 +1,9 @@
 //! The child's side: system calls in a fixed order on memory that was there before the fork.
 
-use std::{ffi::c_int, mem, ptr};
+use std::{
+    ffi::{CStr, c_int},
+    mem, ptr,
+};
 
 use crate::plan::{Domain, Instruction, Plan, Rule, Step};
 
@@ -105,8 +108,60 @@ unsafe fn leave_namespaces(flags: u32) -> Result<(), c_int> {
     if flags == 0 {
         return Ok(());
     }
-    // SAFETY: takes no memory.
-    unsafe { check(libc::unshare(flags.cast_signed())) }
+    let flags = flags.cast_signed();
+    // SAFETY: take no memory.
+    unsafe {
+        let (user, group) = (libc::geteuid(), libc::getegid());
+        check(libc::unshare(flags))?;
+        if flags & libc::CLONE_NEWUSER != 0 {
+            // Without the right to change groups, an unprivileged process may map its own.
+            write_file(c"/proc/self/setgroups", b"deny")?;
+            map_one(c"/proc/self/gid_map", group)?;
+            map_one(c"/proc/self/uid_map", user)?;
+        }
+    }
+    Ok(())
+}
+
+/// Maps a number to itself, alone.
+unsafe fn map_one(path: &CStr, number: u32) -> Result<(), c_int> {
+    // "4294967295 4294967295 1"
+    let mut text = [0_u8; 23];
+    let mut length = 0;
+    for part in [number, number, 1] {
+        if length > 0 {
+            text[length] = b' ';
+            length += 1;
+        }
+        length += write_number(&mut text[length..], part);
+    }
+    // SAFETY: as the caller's.
+    unsafe { write_file(path, &text[..length]) }
+}
+
+/// Writes decimal digits to the front of `place`, which has room for them; gives how many.
+fn write_number(place: &mut [u8], mut number: u32) -> usize {
+    let mut length = 0;
+    loop {
+        place[length] = b'0' + (number % 10) as u8;
+        number /= 10;
+        length += 1;
+        if number == 0 {
+            place[..length].reverse();
+            return length;
+        }
+    }
+}
+
+unsafe fn write_file(path: &CStr, text: &[u8]) -> Result<(), c_int> {
+    // SAFETY: a C string, and bytes of the caller's; the descriptor is this function's own.
+    unsafe {
+        let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        check(file)?;
+        let written = check_long(libc::write(file, text.as_ptr().cast(), text.len()) as libc::c_long);
+        libc::close(file);
+        written.map(drop)
+    }
 }
 
 /// What is not there to be dropped is fine, and so is not being allowed to: without `CAP_SETPCAP` a process has nothing
@@ -204,7 +259,7 @@ fn is_absent(errno: c_int) -> bool {
     matches!(errno, libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP)
 }
 
-unsafe fn allow(ruleset: c_int, path: &std::ffi::CStr, access: u64) -> Result<(), c_int> {
+unsafe fn allow(ruleset: c_int, path: &CStr, access: u64) -> Result<(), c_int> {
     // SAFETY: a C string, locals, and a descriptor of this function's own.
     unsafe {
         let place = libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
@@ -240,5 +295,76 @@ unsafe fn filter(steps: &[Instruction]) -> Result<(), c_int> {
             return Ok(());
         }
         check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_in_decimal_digits() {
+        for number in [0, 7, 10, 65_534, u32::MAX] {
+            let mut place = [0; 10];
+            let length = write_number(&mut place, number);
+            assert_eq!(std::str::from_utf8(&place[..length]).unwrap(), number.to_string());
+        }
+    }
+
+    /// What a child's plan came to: 0, or the number of the step and the errno.
+    fn outcome(plan: &Plan, look: impl FnOnce() -> bool) -> i32 {
+        // SAFETY: the child makes system calls only, and ends without running what is the parent's.
+        unsafe {
+            let child = libc::fork();
+            assert!(child >= 0);
+            if child == 0 {
+                let status = match apply(plan) {
+                    Ok(()) if look() => 0,
+                    Ok(()) => 99,
+                    Err(failed) => failed.step as c_int + 1,
+                };
+                libc::_exit(status);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            libc::WEXITSTATUS(status)
+        }
+    }
+
+    fn can_read(path: &CStr) -> bool {
+        // SAFETY: a C string; the descriptor goes with the process.
+        unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) >= 0 }
+    }
+
+    #[test]
+    fn without_more_a_plan_takes_capabilities_and_new_privileges() {
+        // SAFETY: takes no memory.
+        let held = || unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 };
+        assert_eq!(outcome(&Plan::default(), || held() && can_read(c"/proc/self/status")), 0);
+    }
+
+    #[test]
+    fn a_domain_leaves_what_its_rules_say_and_the_own_proc() {
+        let read = 1 << 2 | 1 << 3;
+        let rule = |path: &CStr, needed| Rule { path: path.into(), access: read, needed };
+        let domain = |rules| Domain { handled_files: read, own_proc: read, rules, ..Domain::default() };
+        let plan = |rules| Plan { landlock: Some(domain(rules)), ..Plan::default() };
+        let there = plan(vec![rule(c"/proc/version", true), rule(c"/not/there", false)]);
+        let parent = std::ffi::CString::new(format!("/proc/{}/status", std::process::id())).unwrap();
+        let holds = || {
+            can_read(c"/proc/version")
+                && can_read(c"/proc/self/status")
+                && !can_read(&parent)
+                && !can_read(c"/etc/passwd")
+        };
+        // SAFETY: with this flag the kernel reads nothing.
+        let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, ptr::null::<u8>(), 0, 1) };
+        if abi < 1 {
+            assert_eq!(outcome(&there, || true), Step::Landlock as c_int + 1);
+            return;
+        }
+        assert_eq!(outcome(&there, holds), 0);
+        let absent = plan(vec![rule(c"/not/there", true)]);
+        assert_eq!(outcome(&absent, || true), Step::Landlock as c_int + 1);
     }
 }

@@ -5,7 +5,8 @@ use std::ffi::CString;
 /// Everything that a process gives up. The default gives up all capabilities, takes `no_new_privs`, and no more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Plan {
-    /// `CLONE_NEW*` flags of the namespaces to leave the host's for.
+    /// `CLONE_NEW*` flags of the namespaces to leave the host's for. In a user namespace the user and group stay what they
+    /// are, and are the only ones.
     pub namespaces: u32,
     /// The user and group, of one number, to become; supplementary groups go. Needs `CAP_SETUID` and `CAP_SETGID`.
     pub identity: Option<u32>,

@@ -53,6 +53,8 @@ unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
             Attempt::Capability => refused_if(!has_capabilities()),
             Attempt::User => libc::getuid().into(),
             Attempt::NetworkNamespace => inode(c"/proc/self/ns/net"),
+            Attempt::IpcNamespace => inode(c"/proc/self/ns/ipc"),
+            Attempt::UtsNamespace => inode(c"/proc/self/ns/uts"),
         }
     }
 }

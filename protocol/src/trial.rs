@@ -40,11 +40,15 @@ pub enum Attempt {
     User,
     /// The inode of the own network namespace.
     NetworkNamespace,
+    /// The inode of the own namespace of System V's shared memory and queues.
+    IpcNamespace,
+    /// The inode of the own namespace of host names.
+    UtsNamespace,
 }
 
 impl Attempt {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Read,
         Self::Write,
         Self::Environment,
@@ -57,6 +61,8 @@ impl Attempt {
         Self::Capability,
         Self::User,
         Self::NetworkNamespace,
+        Self::IpcNamespace,
+        Self::UtsNamespace,
     ];
 }
 

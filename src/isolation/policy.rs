@@ -33,7 +33,10 @@ const OF_A_BASE: u64 = 1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
 /// What npm's first phase keeps, in which nobody's code runs: its cache may belong to another user than root.
 const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
 
-/// `CLONE_NEWNET`.
+/// `CLONE_NEW*`.
+const UTS_NAMESPACE: u32 = 0x0400_0000;
+const IPC_NAMESPACE: u32 = 0x0800_0000;
+const USER_NAMESPACE: u32 = 0x1000_0000;
 const NETWORK_NAMESPACE: u32 = 0x4000_0000;
 
 /// What the kernel, and whatever this host runs in, let a process give up.
@@ -45,8 +48,10 @@ pub struct Offered {
     pub seccomp: bool,
     /// Users that nobody else has.
     pub private_users: bool,
-    /// Network namespaces.
-    pub network_namespaces: bool,
+    /// Namespaces of names, of shared memory, of the network.
+    pub namespaces: bool,
+    /// They are to be had in a user namespace only: the host is not root.
+    pub only_in_user_namespaces: bool,
 }
 
 /// Where what processes need of the host lies.
@@ -174,6 +179,7 @@ impl Policy {
     pub fn npm_install(&self, places: &NpmPlaces) -> Plan {
         let terms = Terms { no_network: false, shared_user: false, local_sockets: places.reads_all };
         let plan = self.npm(None, places, terms);
+        // The cache may belong to another user, whom a user namespace would not know.
         Plan { capabilities: OF_NPM, namespaces: 0, ..plan }
     }
 
@@ -237,6 +243,15 @@ impl Policy {
         }
     }
 
+    fn namespaces(&self, terms: Terms) -> u32 {
+        if !self.offered.namespaces {
+            return 0;
+        }
+        let user = if self.offered.only_in_user_namespaces { USER_NAMESPACE } else { 0 };
+        let network = if terms.no_network { NETWORK_NAMESPACE } else { 0 };
+        user | network | IPC_NAMESPACE | UTS_NAMESPACE
+    }
+
     fn plan(
         &self,
         born: Born,
@@ -246,7 +261,7 @@ impl Policy {
         own_proc: Access,
         terms: Terms,
     ) -> Plan {
-        let Offered { landlock_abi: abi, seccomp, private_users, network_namespaces } = self.offered;
+        let Offered { landlock_abi: abi, seccomp, private_users, .. } = self.offered;
         let domain = Domain {
             handled_files: landlock::all_files(abi),
             handled_network: if terms.no_network { landlock::all_tcp(abi) } else { 0 },
@@ -258,11 +273,7 @@ impl Policy {
         let is_first = born == Born::Launched;
         let filter = || seccomp::compile(&seccomp::rules(terms));
         Plan {
-            namespaces: if is_first && terms.no_network && network_namespaces {
-                NETWORK_NAMESPACE
-            } else {
-                0
-            },
+            namespaces: if is_first { self.namespaces(terms) } else { 0 },
             identity: user.filter(|_| private_users),
             capabilities,
             landlock: (abi > 0).then_some(domain),
@@ -287,7 +298,13 @@ mod tests {
 
     fn policy(private_users: bool, network: Network) -> Policy {
         Policy {
-            offered: Offered { landlock_abi: 7, seccomp: true, private_users, network_namespaces: true },
+            offered: Offered {
+                landlock_abi: 7,
+                seccomp: true,
+                private_users,
+                namespaces: true,
+                only_in_user_namespaces: !private_users,
+            },
             places: Places {
                 node: "/opt/node/bin/node".into(),
                 files: vec!["/srv/ca.pem".into()],

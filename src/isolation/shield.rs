@@ -154,23 +154,9 @@ impl Ground {
         }
         let mut layers = base_layers(survey.no_trial.as_deref());
         layers.extend(survey.confined_layers());
-        layers.extend(isolated_layers());
+        layers.extend(survey.isolated_layers());
         let policy = Policy { offered: survey.offered, places, network };
         let shield = Shield { policy: survey.no_trial.is_none().then_some(policy) };
         Self { shield: Arc::new(shield), report: Report::new(layers) }
     }
-}
-
-#[cfg(target_os = "linux")]
-fn isolated_layers() -> Vec<Layer> {
-    const NOT_YET: &str = "not in this version";
-    let off = |name| Layer::off(name, Tier::Isolated, NOT_YET, "");
-    vec![
-        off("mountNamespace"),
-        off("ipcNamespace"),
-        off("utsNamespace"),
-        off("pidNamespace"),
-        off("controlGroup").optional(),
-        off("metadataAddresses").optional(),
-    ]
 }

@@ -44,11 +44,11 @@ pub struct Survey {
     pub(super) no_landlock: Option<String>,
     pub(super) no_seccomp: Option<String>,
     pub(super) no_users: Option<String>,
-    pub(super) no_network_namespaces: Option<String>,
+    pub(super) no_namespaces: Option<String>,
     /// Why nothing could be tried at all.
     pub(super) no_trial: Option<String>,
-    /// The inode of the host's network namespace.
-    pub(super) network_namespace: u64,
+    /// The inodes of the host's namespaces: network, shared memory, names.
+    pub(super) namespaces: [u64; 3],
     /// The host's user.
     pub(super) user: u64,
 }
@@ -95,11 +95,14 @@ impl Survey {
                 landlock_abi,
                 seccomp: true,
                 private_users: no_users.is_none(),
-                network_namespaces: true,
+                namespaces: true,
+                only_in_user_namespaces: !rustix::process::geteuid().is_root(),
             },
             no_landlock,
             no_users,
-            network_namespace: fs::metadata("/proc/self/ns/net").map_or(0, |metadata| metadata.ino()),
+            namespaces: ["net", "ipc", "uts"].map(|name| {
+                fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |metadata| metadata.ino())
+            }),
             user: rustix::process::getuid().as_raw().into(),
             ..Self::default()
         }
@@ -143,9 +146,9 @@ impl Survey {
                 self.offered.private_users = false;
                 self.no_users = why("the kernel refuses a change of the user");
             }
-            "unshare" if self.offered.network_namespaces => {
-                self.offered.network_namespaces = false;
-                self.no_network_namespaces = why("the kernel refuses a network namespace");
+            "unshare" if self.offered.namespaces => {
+                self.offered.namespaces = false;
+                self.no_namespaces = why("the kernel, or the container, refuses namespaces");
             }
             _ => return false,
         }
@@ -267,6 +270,27 @@ impl Survey {
         ]
     }
 
+    /// The layers of the tier isolated: those that are there, and those that this version does not have.
+    pub(super) fn isolated_layers(&self) -> Vec<Layer> {
+        const NOT_YET: &str = "not in this version";
+        let enable =
+            "a container that lets namespaces be made: CAP_SYS_ADMIN, or user namespaces for everybody";
+        let tier = Tier::Isolated;
+        let own = |name, attempt, host| match (&self.no_trial, &self.no_namespaces, self.open) {
+            (Some(why), ..) | (None, Some(why), _) => Layer::off(name, tier, why.clone(), enable),
+            (None, None, Some(open)) if open.get(attempt) != host => Layer::on(name, tier),
+            _ => Layer::off(name, tier, "a trial had the host's", enable),
+        };
+        vec![
+            own("ipcNamespace", Attempt::IpcNamespace, self.namespaces[1]),
+            own("utsNamespace", Attempt::UtsNamespace, self.namespaces[2]),
+            Layer::off("mountNamespace", tier, NOT_YET, ""),
+            Layer::off("pidNamespace", tier, NOT_YET, ""),
+            Layer::off("controlGroup", tier, NOT_YET, "").optional(),
+            Layer::off("metadataAddresses", tier, "closed with network: \"none\" only", "").optional(),
+        ]
+    }
+
     fn private_user(&self, open: Outcomes) -> Layer {
         let enable = "run the server as root (a container's will do), with the store and Node in folders that all users can pass through";
         match &self.no_users {
@@ -285,7 +309,7 @@ impl Survey {
             let why = self.no_seccomp.clone().unwrap_or_else(|| "a socket was let through".to_owned());
             return Layer::off("networkClosed", Tier::Confined, why, enable);
         };
-        let own = closed.get(Attempt::NetworkNamespace) != self.network_namespace;
+        let own = closed.get(Attempt::NetworkNamespace) != self.namespaces[0];
         let by = if own {
             "by a network namespace and by a filter of system calls"
         } else {

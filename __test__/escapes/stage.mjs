@@ -304,7 +304,13 @@ class Stage {
   }
 
   processesLast(marker) {
-    return this.lasts(() => marked(marker).length > 0);
+    // One that is about to become another program has no command line for a moment.
+    const isThere = async () => {
+      if (marked(marker).length > 0) return true;
+      await delay(POLL_MS);
+      return marked(marker).length > 0;
+    };
+    return this.lasts(isThere);
   }
 
   /** Lets the invited victims go; the first thing that is wrong with what they answer. */

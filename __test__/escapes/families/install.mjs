@@ -48,6 +48,13 @@ export default [
     escaped: (_outcome, stage, world) => stage.textOf(world.target) !== 'as it was' && 'a file outside was changed',
   },
   {
+    id: 'install/permissions',
+    what: 'changes the permissions of a file outside',
+    layer: ['privateUser', 'systemCalls'],
+    script: (world) => require('node:fs').chmodSync(world.target, 0),
+    escaped: (_outcome, stage, world) => stage.modeOf(world.target) !== 0o666 && 'the permissions were changed',
+  },
+  {
     id: 'install/other-tree',
     what: "changes another tenant's packages",
     script: (world) => {

@@ -117,6 +117,15 @@ export default [
       each(world.hostPids, (pid) => require('node:fs').readFileSync(`/proc/${pid}/environ`, 'latin1')),
   },
   {
+    id: 'vehicles/dependency-command-line',
+    what: "reads the host's command line from a package while that is loaded",
+    from: 'isolated',
+    layer: 'pidNamespace',
+    module: (world, { each }) =>
+      each(world.hostPids, (pid) => require('node:fs').readFileSync(`/proc/${pid}/cmdline`, 'latin1')),
+    escaped: ({ text }) => text.includes('"gave":') && 'the command line is read',
+  },
+  {
     id: 'vehicles/dependency-trees',
     what: "reads another tenant's package from a package while that is loaded",
     module: (world) =>

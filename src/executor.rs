@@ -441,7 +441,7 @@ impl Setup {
         state: &CallState,
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
-        state.unless_cancelled(Phase::Validate, self.shielded()).await??;
+        state.unless_cancelled(Phase::Queue, self.shielded()).await??;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
         state.start()?;

@@ -19,7 +19,8 @@ use native_sandbox_executor::{
     error::{Code, Phase, SandboxError},
     process::{BoxFuture, Command, Control, ExitStatus, Process, SpawnError, Spawner, Started, TreeState},
     source::Kind,
-    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts, WorkerSpec},
+    start::{Breed, HomeStore, Ladder as _, Rung, RungLadder, ScriptSource, Scripts, WorkerSpec},
+    store::Store,
     supervise::{RunLimits, RunReport, cancellation, supervise},
     worker::{WORKER_SCRIPT, outcome::Outcome, protocol::Job},
 };
@@ -188,13 +189,15 @@ impl Bench {
                     .map(|(name, value)| (name.to_owned(), value.to_owned()))
                     .into(),
                 load_env: BTreeMap::new(),
+                shield: Arc::default(),
+                store: HomeStore(Store::open(self.root.path()).unwrap()),
             }),
             scripts: ScriptSource::new(move || Ok(scripts.clone())),
             packages: BTreeSet::new(),
             tool_id: "test".into(),
             forced: Some(Rung::Spawn),
             tree: Arc::new(job.tree.clone()),
-            cwd: self.cwd.clone(),
+            has_dependencies: false,
         };
         let worker = ladder.start(spec).await.unwrap();
         let limits = RunLimits {

@@ -5,7 +5,10 @@ use std::{
     mem, ptr,
 };
 
-use crate::plan::{Domain, Instruction, Plan, Rule, Step};
+use crate::{
+    mounts,
+    plan::{Domain, Instruction, Plan, Rule, Step},
+};
 
 /// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 capabilities each.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
@@ -58,7 +61,8 @@ struct PathBeneath {
 
 /// Gives up what the plan says, from the most privileged step to the least. Allocates nothing, takes no lock.
 ///
-/// Becoming another user clears the parent-death signal: set it after this.
+/// Becoming another user clears the parent-death signal, and a root of one's own leaves the working folder at that root: set
+/// both after this.
 ///
 /// # Errors
 ///
@@ -72,6 +76,9 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
     // SAFETY: the caller's promise; each is a few system calls on memory of the plan and on locals.
     unsafe {
         leave_namespaces(plan.namespaces).map_err(at(Step::Namespaces))?;
+        if let (Some(root), Some(domain)) = (&plan.root, &plan.landlock) {
+            mounts::build(root, domain).map_err(at(Step::Root))?;
+        }
         // The bounding set needs a capability to be shrunk, so it goes before the user changes.
         drop_bounding(plan.capabilities).map_err(at(Step::Capabilities))?;
         if let Some(number) = plan.identity {
@@ -94,12 +101,12 @@ unsafe fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-unsafe fn check(result: c_int) -> Result<(), c_int> {
+pub(crate) unsafe fn check(result: c_int) -> Result<(), c_int> {
     // SAFETY: as above.
     if result < 0 { Err(unsafe { errno() }) } else { Ok(()) }
 }
 
-unsafe fn check_long(result: libc::c_long) -> Result<c_int, c_int> {
+pub(crate) unsafe fn check_long(result: libc::c_long) -> Result<c_int, c_int> {
     // SAFETY: as above.
     c_int::try_from(result).ok().filter(|result| *result >= 0).ok_or_else(|| unsafe { errno() })
 }
@@ -255,7 +262,7 @@ unsafe fn allow_all(ruleset: c_int, domain: &Domain) -> Result<(), c_int> {
 }
 
 /// What keeps a path from being opened by this very process: then it needs no rule either.
-fn is_absent(errno: c_int) -> bool {
+pub(crate) fn is_absent(errno: c_int) -> bool {
     matches!(errno, libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP)
 }
 

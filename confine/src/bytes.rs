@@ -7,7 +7,7 @@ use std::ffi::CString;
 use crate::plan::{Domain, Instruction, Plan, Rule};
 
 /// Raised with every change to the layout.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The most bytes a plan may take. Fits into a packet of the launcher and of a zygote with room for the rest.
 pub const MAX_PLAN_BYTES: usize = 48 * 1024;
@@ -35,6 +35,9 @@ impl Plan {
     pub fn encode(&self) -> Result<Vec<u8>, Malformed> {
         let mut bytes = vec![VERSION];
         put32(&mut bytes, self.namespaces);
+        let root = self.root.as_ref().map_or(&b""[..], |root| root.to_bytes());
+        put_count(&mut bytes, root.len(), MAX_PLAN_BYTES)?;
+        bytes.extend_from_slice(root);
         bytes.push(u8::from(self.identity.is_some()));
         put32(&mut bytes, self.identity.unwrap_or(0));
         put64(&mut bytes, self.capabilities);
@@ -68,6 +71,7 @@ impl Plan {
             return Err(Malformed);
         }
         let namespaces = reader.u32()?;
+        let root = Some(reader.text()?).filter(|root| !root.is_empty());
         let has_identity = reader.flag()?;
         let identity = reader.u32()?;
         let capabilities = reader.u64()?;
@@ -77,7 +81,14 @@ impl Plan {
         if !reader.0.is_empty() {
             return Err(Malformed);
         }
-        Ok(Self { namespaces, identity: has_identity.then_some(identity), capabilities, landlock, seccomp })
+        Ok(Self {
+            namespaces,
+            root,
+            identity: has_identity.then_some(identity),
+            capabilities,
+            landlock,
+            seccomp,
+        })
     }
 }
 
@@ -143,9 +154,12 @@ impl<'a> Reader<'a> {
 
     fn rule(&mut self) -> Result<Rule, Malformed> {
         let (access, needed) = (self.u64()?, self.flag()?);
+        Ok(Rule { path: self.text()?, access, needed })
+    }
+
+    fn text(&mut self) -> Result<CString, Malformed> {
         let length = self.count(MAX_PLAN_BYTES)?;
-        let path = CString::new(self.take(length)?).map_err(|_| Malformed)?;
-        Ok(Rule { path, access, needed })
+        CString::new(self.take(length)?).map_err(|_| Malformed)
     }
 
     fn instruction(&mut self) -> Result<Instruction, Malformed> {
@@ -162,6 +176,7 @@ mod tests {
     fn full() -> Plan {
         Plan {
             namespaces: 7,
+            root: Some(c"/tmp/root".into()),
             identity: Some(1_879_048_192),
             capabilities: 1 << 7,
             landlock: Some(Domain {

@@ -9,6 +9,8 @@
 #[cfg(target_os = "linux")]
 mod apply;
 mod bytes;
+#[cfg(target_os = "linux")]
+mod mounts;
 mod plan;
 
 #[cfg(target_os = "linux")]

@@ -8,6 +8,9 @@ pub struct Plan {
     /// `CLONE_NEW*` flags of the namespaces to leave the host's for. In a user namespace the user and group stay what they
     /// are, and are the only ones.
     pub namespaces: u32,
+    /// An empty folder to build a root of one's own at, of nothing but what the rules of the domain name and `/proc`:
+    /// read-only, but for what the rules let be written. Needs a mount namespace and a domain.
+    pub root: Option<CString>,
     /// The user and group, of one number, to become; supplementary groups go. Needs `CAP_SETUID` and `CAP_SETGID`.
     pub identity: Option<u32>,
     /// Capabilities that stay, a bit each (`1 << CAP_…`), as far as the process has them.
@@ -63,6 +66,8 @@ pub struct Instruction {
 pub enum Step {
     /// Leaving the host's namespaces.
     Namespaces,
+    /// Building a root of one's own.
+    Root,
     /// Becoming another user.
     Identity,
     /// Dropping capabilities.
@@ -80,6 +85,7 @@ impl Step {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespaces => "unshare",
+            Self::Root => "mount",
             Self::Identity => "setresuid",
             Self::Capabilities => "capset",
             Self::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",

@@ -211,7 +211,10 @@ impl<'a> Prepared<'a> {
                 if let Err(failed) = confine::apply(plan) {
                     return (step_of(failed.step), failed.errno);
                 }
-                // Another user's process has lost it.
+                // A root of its own has it at its top; another user's process has lost the other.
+                if plan.root.is_some() && libc::chdir(self.cwd.as_ptr()) != 0 {
+                    return (Step::Chdir, errno());
+                }
                 if !self.die_with_launcher() {
                     return (Step::ParentDeath, errno().max(libc::ESRCH));
                 }
@@ -302,6 +305,7 @@ impl<'a> Prepared<'a> {
 fn step_of(step: confine::Step) -> Step {
     match step {
         confine::Step::Namespaces => Step::Namespaces,
+        confine::Step::Root => Step::Root,
         confine::Step::Identity => Step::Identity,
         confine::Step::Capabilities => Step::Capabilities,
         confine::Step::NoNewPrivileges => Step::NoNewPrivileges,

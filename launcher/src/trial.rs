@@ -39,7 +39,7 @@ unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
                 let mut byte = 0_u8;
                 // The check may come with the read.
                 errno_of(if opened < 0 {
-                    opened as c_long
+                    opened.into()
                 } else {
                     libc::read(opened, (&raw mut byte).cast(), 1) as c_long
                 })

@@ -178,10 +178,12 @@ pub enum Step {
     Landlock,
     /// Installing a seccomp filter.
     Seccomp,
+    /// Building a root of its own.
+    Root,
 }
 
 impl Step {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Receive,
         Self::Arguments,
         Self::Pipe,
@@ -200,6 +202,7 @@ impl Step {
         Self::NoNewPrivileges,
         Self::Landlock,
         Self::Seccomp,
+        Self::Root,
     ];
 
     /// The name people read.
@@ -223,6 +226,7 @@ impl Step {
             Self::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
             Self::Landlock => "landlock",
             Self::Seccomp => "seccomp",
+            Self::Root => "mount",
         }
     }
 

@@ -81,9 +81,15 @@ impl Outcomes {
         self.0[attempt as usize]
     }
 
-    /// Whether an attempt failed for lack of permission (`EPERM`, `EACCES`), not for another reason.
+    /// Whether an attempt failed for lack of permission (`EPERM`, `EACCES`), or because what it was about is hidden, not for
+    /// another reason.
     pub fn is_refused(&self, attempt: Attempt) -> bool {
-        matches!(self.get(attempt), 1 | 13)
+        matches!(self.get(attempt), 1 | 13) || self.is_hidden(attempt)
+    }
+
+    /// Whether a file was not there (`ENOENT`).
+    pub fn is_hidden(&self, attempt: Attempt) -> bool {
+        matches!(attempt, Attempt::Read | Attempt::Write | Attempt::Environment) && self.get(attempt) == 2
     }
 
     /// As text.

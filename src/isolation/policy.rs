@@ -13,7 +13,7 @@ use super::{
     NpmPlaces, identity,
     landlock::{self, Access, DEVICE, OWN, READ, RUN},
     places,
-    seccomp::{self, Terms},
+    seccomp::{self, Modes, Terms},
 };
 use crate::{config::Network, store::Store};
 
@@ -34,6 +34,7 @@ const OF_A_BASE: u64 = 1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
 const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
 
 /// `CLONE_NEW*`.
+const MOUNT_NAMESPACE: u32 = 0x0002_0000;
 const UTS_NAMESPACE: u32 = 0x0400_0000;
 const IPC_NAMESPACE: u32 = 0x0800_0000;
 const USER_NAMESPACE: u32 = 0x1000_0000;
@@ -41,6 +42,7 @@ const NETWORK_NAMESPACE: u32 = 0x4000_0000;
 
 /// What the kernel, and whatever this host runs in, let a process give up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "each says whether one thing is there")]
 pub struct Offered {
     /// The version of Landlock; 0 where there is none.
     pub landlock_abi: u32,
@@ -50,6 +52,8 @@ pub struct Offered {
     pub private_users: bool,
     /// Namespaces of names, of shared memory, of the network.
     pub namespaces: bool,
+    /// And of mounts, with a root of one's own.
+    pub mounts: bool,
     /// They are to be had in a user namespace only: the host is not root.
     pub only_in_user_namespaces: bool,
 }
@@ -69,6 +73,8 @@ pub struct Places {
     pub trees: Vec<PathBuf>,
     /// The folder of all run folders of this host.
     pub runs: PathBuf,
+    /// An empty folder.
+    pub root: PathBuf,
 }
 
 impl Places {
@@ -91,6 +97,7 @@ impl Places {
             library,
             trees: store.tree_folders(base_stores),
             runs: store.host_dir().join("runs"),
+            root: store.empty_dir(),
         }
     }
 
@@ -157,7 +164,7 @@ impl Policy {
         let mut rules = self.system(Born::Launched);
         rules.push(needed(&self.places.scripts, READ));
         rules.push(needed(&self.places.library, RUN));
-        rules.extend(self.places.trees.iter().map(|trees| needed(trees, RUN)));
+        rules.extend(self.places.trees.iter().map(|trees| optional(trees, RUN)));
         rules.push(needed(&self.places.runs, OWN));
         // Only each child knows its own number.
         rules.push(optional(Path::new("/proc"), READ));
@@ -177,16 +184,21 @@ impl Policy {
 
     /// npm's first phase: nobody's code runs in it.
     pub fn npm_install(&self, places: &NpmPlaces) -> Plan {
-        let terms = Terms { no_network: false, shared_user: false, local_sockets: places.reads_all };
+        let terms = Terms { no_network: false, modes: Modes::Free, local_sockets: places.reads_all };
         let plan = self.npm(None, places, terms);
         // The cache may belong to another user, whom a user namespace would not know.
-        Plan { capabilities: OF_NPM, namespaces: 0, ..plan }
+        Plan { capabilities: OF_NPM, namespaces: 0, root: None, ..plan }
     }
 
     /// npm's second phase: the packages' own scripts.
     pub fn npm_rebuild(&self, user: Option<u32>, places: &NpmPlaces) -> Plan {
-        // Scripts make what they have built a program.
-        self.npm(user, places, Terms { shared_user: false, ..self.terms() })
+        let modes = if self.ignores_modes(user, places) { Modes::Ignored } else { Modes::Free };
+        self.npm(user, places, Terms { modes, ..self.terms() })
+    }
+
+    /// Whether what npm's second phase makes programs of is none afterwards: it could do that to files of the host's.
+    pub fn ignores_modes(&self, user: Option<u32>, places: &NpmPlaces) -> bool {
+        self.offered.seccomp && user.is_none() && (places.reads_all || !self.has_root())
     }
 
     fn npm(&self, user: Option<u32>, places: &NpmPlaces, terms: Terms) -> Plan {
@@ -196,13 +208,18 @@ impl Policy {
         if places.reads_all {
             rules.push(needed(Path::new("/"), RUN));
         }
-        self.plan(Born::Launched, user, 0, rules, READ, terms)
+        let plan = self.plan(Born::Launched, user, 0, rules, READ, terms);
+        if places.reads_all {
+            // There is no root to build where everything is in it.
+            return Plan { root: None, namespaces: plan.namespaces & !MOUNT_NAMESPACE, ..plan };
+        }
+        plan
     }
 
     fn terms(&self) -> Terms {
         Terms {
             no_network: self.network == Network::None,
-            shared_user: !self.offered.private_users,
+            modes: if self.offered.private_users { Modes::Free } else { Modes::Refused },
             local_sockets: false,
         }
     }
@@ -243,13 +260,19 @@ impl Policy {
         }
     }
 
+    /// What there is in such a root is what a domain allows.
+    fn has_root(&self) -> bool {
+        self.offered.mounts && self.offered.namespaces && self.offered.landlock_abi > 0
+    }
+
     fn namespaces(&self, terms: Terms) -> u32 {
         if !self.offered.namespaces {
             return 0;
         }
         let user = if self.offered.only_in_user_namespaces { USER_NAMESPACE } else { 0 };
         let network = if terms.no_network { NETWORK_NAMESPACE } else { 0 };
-        user | network | IPC_NAMESPACE | UTS_NAMESPACE
+        let mounts = if self.has_root() { MOUNT_NAMESPACE } else { 0 };
+        user | network | mounts | IPC_NAMESPACE | UTS_NAMESPACE
     }
 
     fn plan(
@@ -274,6 +297,7 @@ impl Policy {
         let filter = || seccomp::compile(&seccomp::rules(terms));
         Plan {
             namespaces: if is_first { self.namespaces(terms) } else { 0 },
+            root: (is_first && self.has_root()).then(|| text(&self.places.root)),
             identity: user.filter(|_| private_users),
             capabilities,
             landlock: (abi > 0).then_some(domain),
@@ -288,8 +312,11 @@ fn needed(path: &Path, access: Access) -> Rule {
 
 /// A path with a NUL byte is none that the kernel could open either.
 fn optional(path: &Path, access: Access) -> Rule {
-    let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-    Rule { path, access, needed: false }
+    Rule { path: text(path), access, needed: false }
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -303,6 +330,7 @@ mod tests {
                 seccomp: true,
                 private_users,
                 namespaces: true,
+                mounts: true,
                 only_in_user_namespaces: !private_users,
             },
             places: Places {
@@ -312,6 +340,7 @@ mod tests {
                 library: "/srv/app/node_modules/sandbox/zygote".into(),
                 trees: vec!["/tmp/store/trees".into()],
                 runs: "/tmp/store/hosts/1/runs".into(),
+                root: "/tmp/store/hosts/1/empty".into(),
             },
             network,
         }
@@ -329,8 +358,9 @@ mod tests {
 
     fn shown(plan: &Plan) -> String {
         let mut text = format!(
-            "  namespaces {:#x}, user {:?}, capabilities {:#x}, filter {}\n",
+            "  namespaces {:#x}, root {:?}, user {:?}, capabilities {:#x}, filter {}\n",
             plan.namespaces,
+            plan.root,
             plan.identity,
             plan.capabilities,
             if plan.seccomp.is_empty() { "none" } else { "yes" },

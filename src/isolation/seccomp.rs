@@ -40,6 +40,19 @@ const TIOCLINUX: u32 = 0x541C;
 /// The kinds of a socket without the flags beside them.
 const SOCKET_KIND_BITS: u32 = 0xf;
 
+/// `ioctl`s that change a file's flags through a descriptor that can only read: immutable, verity, project.
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC32_SETFLAGS: u32 = 0x4004_6602;
+const FS_IOC_FSSETXATTR: u32 = 0x401C_5820;
+const FS_IOC_ENABLE_VERITY: u32 = 0x4080_6685;
+
+const IOCTLS: &[u32] =
+    &[TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY];
+
+/// Whom `setpriority` and `ioprio_set` are about: one process.
+const PRIO_PROCESS: u32 = 0;
+const IOPRIO_WHO_PROCESS: u32 = 1;
+
 const AF_UNIX: u32 = 1;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
@@ -47,13 +60,24 @@ const AF_NETLINK: u32 = 16;
 const SOCK_STREAM: u32 = 1;
 const SOCK_SEQPACKET: u32 = 5;
 
+/// What becomes of changes to modes, owners, times and attributes of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Modes {
+    /// They are made: nothing of the host's is the process's to change.
+    Free,
+    /// They are refused: files of the host belong to the same user.
+    Refused,
+    /// They are not made, but said to be: npm and install scripts cannot do without.
+    Ignored,
+}
+
 /// What differs between the filters of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Terms {
     /// No socket of any network.
     pub(super) no_network: bool,
-    /// Files of the host belong to the same user: their modes, owners and times are not the process's to change.
-    pub(super) shared_user: bool,
+    /// Whether modes, owners, times and attributes of files may be changed.
+    pub(super) modes: Modes,
     /// Sockets of the machine's own services may be used (npm, for git over ssh).
     pub(super) local_sockets: bool,
 }
@@ -64,8 +88,8 @@ enum When {
     Always,
     /// The argument is not 0 (as a 32-bit number).
     NotZero(u32),
-    /// The argument is a pointer, and not null.
-    NotNull(u32),
+    /// The first argument is not this, or the second not 0: it means others than the caller.
+    NotSelf(u32),
     /// One of these bits is set.
     AnyBit(u32, u32),
     /// The argument is one of these.
@@ -97,7 +121,7 @@ macro_rules! refuse {
 /// The table.
 #[expect(clippy::too_many_lines, reason = "a table")]
 pub(super) fn rules(terms: Terms) -> Vec<Rule> {
-    use When::{Always, AnyBit, NotNull, NotZero, OneOf};
+    use When::{Always, AnyBit, NotSelf, NotZero, OneOf};
     let mut rules = Vec::new();
     let named = |name, call, when, why| Rule { name, call, when, errno: libc::EPERM, why };
     rules.extend(refuse!(
@@ -220,12 +244,14 @@ pub(super) fn rules(terms: Terms) -> Vec<Rule> {
         NotZero(0),
         [SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setparam, SYS_sched_setattr]
     ));
+    let slows = "slows other processes of the same user down";
+    rules.push(named("SYS_setpriority", libc::SYS_setpriority, NotSelf(PRIO_PROCESS), slows));
+    rules.push(named("SYS_ioprio_set", libc::SYS_ioprio_set, NotSelf(IOPRIO_WHO_PROCESS), slows));
     rules.extend(refuse!(
-        "slows other processes of the same user down",
-        NotZero(1),
-        [SYS_setpriority, SYS_ioprio_set]
+        "types into a terminal, or changes the flags of a file that can only be read",
+        OneOf(1, IOCTLS),
+        [SYS_ioctl]
     ));
-    rules.extend(refuse!("types into a terminal", OneOf(1, &[TIOCSTI, TIOCLINUX]), [SYS_ioctl]));
     #[cfg(target_arch = "x86_64")]
     rules.extend(refuse!(
         "old ways to the hardware and to the processor's tables",
@@ -260,50 +286,66 @@ pub(super) fn rules(terms: Terms) -> Vec<Rule> {
             [SYS_socketpair]
         ));
     }
-    if terms.shared_user {
-        rules.extend(refuse!(
-            "Landlock does not guard modes, owners, times and attributes of the user's files",
-            Always,
-            [
-                SYS_fchmodat,
-                SYS_fchownat,
-                SYS_fchmodat2,
-                SYS_setxattr,
-                SYS_lsetxattr,
-                SYS_removexattr,
-                SYS_lremovexattr
-            ]
-        ));
-        rules.extend(refuse!(
-            "Landlock does not guard modes, owners, times and attributes of the user's files",
-            NotNull(1),
-            [SYS_utimensat]
-        ));
-        #[cfg(target_arch = "x86_64")]
-        rules.extend(refuse!(
-            "Landlock does not guard modes, owners, times and attributes of the user's files",
-            Always,
-            [SYS_chmod, SYS_chown, SYS_lchown, SYS_utime, SYS_utimes, SYS_futimesat]
-        ));
-        for (name, call) in [
-            ("SYS_setxattrat", SYS_SETXATTRAT),
-            ("SYS_removexattrat", SYS_REMOVEXATTRAT),
-            ("SYS_file_setattr", SYS_FILE_SETATTR),
-        ] {
-            rules.push(named(
-                name,
-                call,
-                Always,
-                "Landlock does not guard modes, owners, times and attributes of the user's files",
-            ));
-        }
+    rules.extend(modes(terms.modes));
+    rules
+}
+
+/// Calls that change modes, owners, times and attributes of files, none of which Landlock guards.
+fn modes(modes: Modes) -> Vec<Rule> {
+    const WHY: &str = "Landlock does not guard modes, owners, times and attributes of the user's files";
+    if modes == Modes::Free {
+        return Vec::new();
     }
+    let mut rules = Vec::from(refuse!(
+        "Landlock does not guard modes, owners, times and attributes of the user's files",
+        When::Always,
+        [
+            SYS_fchmodat,
+            SYS_fchmodat2,
+            SYS_fchownat,
+            SYS_fchown,
+            SYS_utimensat,
+            SYS_setxattr,
+            SYS_lsetxattr,
+            SYS_fsetxattr,
+            SYS_removexattr,
+            SYS_lremovexattr,
+            SYS_fremovexattr
+        ]
+    ));
+    #[cfg(target_arch = "x86_64")]
+    rules.extend(refuse!(
+        "Landlock does not guard modes, owners, times and attributes of the user's files",
+        When::Always,
+        [SYS_chmod, SYS_chown, SYS_lchown, SYS_utime, SYS_utimes, SYS_futimesat]
+    ));
+    for (name, call) in [
+        ("SYS_setxattrat", SYS_SETXATTRAT),
+        ("SYS_removexattrat", SYS_REMOVEXATTRAT),
+        ("SYS_file_setattr", SYS_FILE_SETATTR),
+    ] {
+        rules.push(Rule { name, call, when: When::Always, errno: libc::EPERM, why: WHY });
+    }
+    if modes == Modes::Ignored {
+        rules.iter_mut().for_each(|rule| rule.errno = 0);
+    }
+    rules.push(Rule {
+        name: "SYS_fchmod",
+        call: libc::SYS_fchmod,
+        when: When::Always,
+        errno: 0,
+        why: "the same; but libuv copies a file by it, whose mode it set when it made the copy, so it does nothing",
+    });
     rules
 }
 
 impl std::fmt::Display for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let errno = if self.errno == libc::ENOSYS { "ENOSYS" } else { "EPERM" };
+        let errno = match self.errno {
+            0 => "nothing, as if done",
+            libc::ENOSYS => "ENOSYS",
+            _ => "EPERM",
+        };
         write!(f, "{} {:?} {errno}: {}", self.name.trim_start_matches("SYS_"), self.when, self.why)
     }
 }
@@ -334,10 +376,6 @@ fn load(argument: u32) -> Instruction {
     step(LOAD, ARGUMENTS + 8 * argument, 0, 0)
 }
 
-fn load_high(argument: u32) -> Instruction {
-    step(LOAD, ARGUMENTS + 8 * argument + 4, 0, 0)
-}
-
 /// The filter of a table. Calls of another architecture are refused whole: their numbers mean other calls.
 pub(super) fn compile(rules: &[Rule]) -> Vec<Instruction> {
     let mut steps = vec![
@@ -364,14 +402,9 @@ fn body(rule: &Rule) -> Vec<Instruction> {
     match rule.when {
         When::Always => vec![refuse],
         When::NotZero(argument) => vec![load(argument), step(IF_EQUAL, 0, 0, 1), allow, refuse],
-        When::NotNull(argument) => vec![
-            load(argument),
-            step(IF_EQUAL, 0, 0, 3),
-            load_high(argument),
-            step(IF_EQUAL, 0, 0, 1),
-            allow,
-            refuse,
-        ],
+        When::NotSelf(which) => {
+            vec![load(0), step(IF_EQUAL, which, 0, 3), load(1), step(IF_EQUAL, 0, 0, 1), allow, refuse]
+        }
         When::AnyBit(argument, bits) => vec![load(argument), step(IF_ANY_BIT, bits, 1, 0), allow, refuse],
         When::OneOf(argument, values) => {
             let mut steps = vec![load(argument)];
@@ -412,7 +445,7 @@ fn body(rule: &Rule) -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    const OPEN: Terms = Terms { no_network: false, shared_user: true, local_sockets: false };
+    const OPEN: Terms = Terms { no_network: false, modes: Modes::Refused, local_sockets: false };
 
     /// What the kernel does with a filter, as far as ours go.
     fn run(filter: &[Instruction], arch: u32, number: c_long, arguments: [u64; 6]) -> u32 {
@@ -459,7 +492,7 @@ mod tests {
         for rule in rules(OPEN).iter().filter(|rule| rule.when == When::Always) {
             assert_eq!(answer(OPEN, rule.call, [0; 6]), Some(rule.errno), "{rule}");
         }
-        for call in [libc::SYS_read, libc::SYS_openat, libc::SYS_execve, libc::SYS_futex, libc::SYS_fchmod] {
+        for call in [libc::SYS_read, libc::SYS_openat, libc::SYS_execve, libc::SYS_futex, libc::SYS_mkdirat] {
             assert_eq!(answer(OPEN, call, [1; 6]), None);
         }
     }
@@ -517,24 +550,34 @@ mod tests {
         let first = |call, argument| answer(OPEN, call, [argument, 0, 0, 0, 0, 0]);
         let second = |call, argument| answer(OPEN, call, [0, argument, 0, 0, 0, 0]);
         assert_eq!((first(libc::SYS_prlimit64, 0), first(libc::SYS_prlimit64, 7)), (None, EPERM));
-        assert_eq!((second(libc::SYS_setpriority, 0), second(libc::SYS_setpriority, 7)), (None, EPERM));
         // What libc forks and starts threads by.
         assert_eq!((first(libc::SYS_clone, 0x0120_0011), first(libc::SYS_clone, 0x003d_0f00)), (None, None));
         assert_eq!((first(libc::SYS_clone, 0x1000_0011), first(libc::SYS_unshare, 0x80)), (EPERM, EPERM));
         assert_eq!(answer(OPEN, libc::SYS_clone3, [0; 6]), Some(libc::ENOSYS));
         assert_eq!((second(libc::SYS_ioctl, 0x5401), second(libc::SYS_ioctl, 0x5412)), (None, EPERM));
         assert_eq!(second(libc::SYS_ioctl, 0x541C), EPERM);
-        let utimes = |path| second(libc::SYS_utimensat, path);
-        assert_eq!((utimes(0), utimes(1), utimes(1 << 32)), (None, EPERM, EPERM));
-        let private = Terms { shared_user: false, ..OPEN };
-        assert_eq!(answer(private, libc::SYS_fchmodat, [1; 6]), None);
+        let priority = |which, who| answer(OPEN, libc::SYS_setpriority, [which, who, 5, 0, 0, 0]);
+        // The process itself; another; its user's; its group's.
+        assert_eq!(
+            [priority(0, 0), priority(0, 7), priority(2, 0), priority(1, 0)],
+            [None, EPERM, EPERM, EPERM]
+        );
+        let of_disk = |which, who| answer(OPEN, libc::SYS_ioprio_set, [which, who, 5, 0, 0, 0]);
+        assert_eq!([of_disk(1, 0), of_disk(1, 7), of_disk(3, 0)], [None, EPERM, EPERM]);
+        assert_eq!(answer(OPEN, libc::SYS_fchmod, [1; 6]), Some(0));
+        let private = Terms { modes: Modes::Free, ..OPEN };
+        let install = Terms { modes: Modes::Ignored, ..OPEN };
+        for call in [libc::SYS_fchmodat, libc::SYS_fchmod, libc::SYS_utimensat] {
+            assert_eq!(answer(private, call, [1; 6]), None);
+            assert_eq!(answer(install, call, [1; 6]), Some(0));
+        }
     }
 
     #[test]
     fn the_table_is_what_it_was() {
         let mut text = String::new();
         for (name, terms) in
-            [("one user", OPEN), ("no network", Terms { no_network: true, shared_user: false, ..OPEN })]
+            [("one user", OPEN), ("no network", Terms { no_network: true, modes: Modes::Free, ..OPEN })]
         {
             text += &format!("{name}\n");
             for rule in rules(terms) {

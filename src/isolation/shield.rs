@@ -51,6 +51,11 @@ impl Shield {
         None
     }
 
+    /// Nothing is confined, so nothing is ignored.
+    pub fn ignores_modes(&self, _: Option<u32>, _: &NpmPlaces) -> bool {
+        false
+    }
+
     /// Nothing.
     pub fn npm_install(&self, _: &NpmPlaces) -> Option<Arc<Plan>> {
         None
@@ -96,6 +101,11 @@ impl Shield {
     /// See [`Policy::npm_install`].
     pub fn npm_install(&self, places: &NpmPlaces) -> Option<Arc<Plan>> {
         self.policy.as_ref().map(|policy| Arc::new(policy.npm_install(places)))
+    }
+
+    /// See [`Policy::ignores_modes`].
+    pub fn ignores_modes(&self, user: Option<u32>, places: &NpmPlaces) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.ignores_modes(user, places))
     }
 
     /// See [`Policy::npm_rebuild`].

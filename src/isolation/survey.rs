@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -45,6 +45,7 @@ pub struct Survey {
     pub(super) no_seccomp: Option<String>,
     pub(super) no_users: Option<String>,
     pub(super) no_namespaces: Option<String>,
+    pub(super) no_mounts: Option<String>,
     /// Why nothing could be tried at all.
     pub(super) no_trial: Option<String>,
     /// The inodes of the host's namespaces: network, shared memory, names.
@@ -89,13 +90,13 @@ impl Survey {
                 (0, Some(format!("the kernel has no Landlock, or does not let it be used ({error})")))
             }
         };
-        use std::os::unix::fs::MetadataExt;
         Self {
             offered: Offered {
                 landlock_abi,
                 seccomp: true,
                 private_users: no_users.is_none(),
                 namespaces: true,
+                mounts: true,
                 only_in_user_namespaces: !rustix::process::geteuid().is_root(),
             },
             no_landlock,
@@ -146,6 +147,10 @@ impl Survey {
                 self.offered.private_users = false;
                 self.no_users = why("the kernel refuses a change of the user");
             }
+            "mount" if self.offered.mounts => {
+                self.offered.mounts = false;
+                self.no_mounts = why("the kernel, or the container, refuses mounts");
+            }
             "unshare" if self.offered.namespaces => {
                 self.offered.namespaces = false;
                 self.no_namespaces = why("the kernel, or the container, refuses namespaces");
@@ -162,7 +167,12 @@ impl Survey {
         network: Network,
     ) -> Result<Outcomes, Refused> {
         let own = [folder.own.as_path(), folder.own.as_path()];
-        let places = Places { node: "/dev/null".into(), scripts: folder.own.clone(), ..Places::default() };
+        let places = Places {
+            node: "/dev/null".into(),
+            scripts: folder.own.clone(),
+            root: folder.root.clone(),
+            ..Places::default()
+        };
         let policy = Policy { offered: self.offered, places, network };
         let user = identity::draw().map_err(|error| Refused::Other(error.to_string()))?;
         let plan = policy.worker(Some(user), Run { dir: &folder.own, own }, None);
@@ -200,16 +210,23 @@ struct Folder {
     dir: PathBuf,
     canary: PathBuf,
     own: PathBuf,
+    root: PathBuf,
 }
 
 impl Folder {
     fn create(store: &Store) -> io::Result<Self> {
         let dir = tempfile::Builder::new().prefix("trial-").tempdir_in(store.host_dir())?;
-        let folder = Self { canary: dir.path().join("canary"), own: dir.path().join("own"), dir: dir.keep() };
+        let folder = Self {
+            canary: dir.path().join("canary"),
+            own: dir.path().join("own"),
+            root: dir.path().join("root"),
+            dir: dir.keep(),
+        };
         open_to_all(&folder.dir)?;
         fs::write(&folder.canary, "readable")?;
         fs::set_permissions(&folder.canary, fs::Permissions::from_mode(0o644))?;
         fs::create_dir(&folder.own)?;
+        fs::create_dir(&folder.root)?;
         Ok(folder)
     }
 }
@@ -281,10 +298,23 @@ impl Survey {
             (None, None, Some(open)) if open.get(attempt) != host => Layer::on(name, tier),
             _ => Layer::off(name, tier, "a trial had the host's", enable),
         };
+        let mounts = match (&self.no_mounts, &self.no_landlock, self.open) {
+            (Some(why), ..) | (None, Some(why), _) => Layer::off("mountNamespace", tier, why.clone(), enable),
+            (None, None, Some(open)) if open.is_hidden(Attempt::Read) => Layer::on("mountNamespace", tier),
+            _ => {
+                let why = self.no_trial.as_ref().or(self.no_namespaces.as_ref()).cloned();
+                Layer::off(
+                    "mountNamespace",
+                    tier,
+                    why.unwrap_or_else(|| "a trial saw the host's files".to_owned()),
+                    enable,
+                )
+            }
+        };
         vec![
+            mounts,
             own("ipcNamespace", Attempt::IpcNamespace, self.namespaces[1]),
             own("utsNamespace", Attempt::UtsNamespace, self.namespaces[2]),
-            Layer::off("mountNamespace", tier, NOT_YET, ""),
             Layer::off("pidNamespace", tier, NOT_YET, ""),
             Layer::off("controlGroup", tier, NOT_YET, "").optional(),
             Layer::off("metadataAddresses", tier, "closed with network: \"none\" only", "").optional(),

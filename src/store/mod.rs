@@ -67,8 +67,14 @@ const NAME_RANDOM_BYTES: usize = 16;
 /// The file whose lock says that its host lives.
 const LOCK_FILE: &str = "lock";
 /// The folders of a host, and who may look into them.
-const HOST_FOLDERS: [(&str, Access); 3] =
-    [("runs", Access::Through), ("staging", Access::Through), ("trash", Access::Private)];
+const HOST_FOLDERS: [(&str, Access); 4] = [
+    ("runs", Access::Through),
+    ("staging", Access::Through),
+    ("trash", Access::Private),
+    (EMPTY_FOLDER, Access::Private),
+];
+/// Nothing is ever in it: processes with a mount namespace of their own build their root on it.
+const EMPTY_FOLDER: &str = "empty";
 /// The folders of the root.
 const ROOT_FOLDERS: [(&str, Access); 5] = [
     ("trees", Access::Open),
@@ -187,6 +193,11 @@ impl Store {
         &self.shared.host
     }
 
+    /// A folder with nothing in it.
+    pub fn empty_dir(&self) -> PathBuf {
+        self.shared.folder(EMPTY_FOLDER)
+    }
+
     /// Where the run folders of this host are.
     pub fn runs(&self) -> Result<Runs, StoreError> {
         Runs::of(&self.shared)
@@ -254,6 +265,11 @@ impl Store {
     /// Nothing of somebody else's may run in it meanwhile. Blocks.
     pub fn give(dir: &Path, owner: Option<u32>) -> Result<(), StoreError> {
         owner::give(dir, owner).map_err(StoreError::io("give away the folder", dir))
+    }
+
+    /// Makes a program of each file in a folder that looks like one. Blocks.
+    pub fn make_programs(dir: &Path) -> Result<(), StoreError> {
+        owner::make_programs(dir).map_err(StoreError::io("make programs in", dir))
     }
 
     /// A new, empty staging folder.

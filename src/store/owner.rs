@@ -1,4 +1,4 @@
-//! Whose a folder's content is.
+//! Whose a folder's content is, and what of it can be run.
 
 use std::{io, path::Path};
 
@@ -25,6 +25,34 @@ pub(super) fn give(dir: &Path, owner: Option<u32>) -> io::Result<()> {
 #[cfg(not(unix))]
 pub(super) fn give(_: &Path, _: Option<u32>) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Makes executable what begins as a program or a script does. Follows no symlink.
+#[cfg(unix)]
+pub(super) fn make_programs(dir: &Path) -> io::Result<()> {
+    use std::{fs, io::Read, os::unix::fs::PermissionsExt};
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let (path, metadata) = (entry.path(), entry.metadata()?);
+            if metadata.is_dir() {
+                folders.push(path);
+            } else if metadata.is_file() && metadata.permissions().mode() & 0o111 == 0 {
+                let mut start = Vec::new();
+                fs::File::open(&path)?.take(4).read_to_end(&mut start)?;
+                if start == b"\x7fELF" || start.starts_with(b"#!") {
+                    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+pub(super) fn make_programs(_: &Path) -> io::Result<()> {
+    Ok(())
 }
 
 #[cfg(all(test, unix))]
@@ -57,5 +85,22 @@ mod tests {
         assert_eq!(fs::metadata(outer.path().join("outside")).unwrap().uid(), 0);
         give(&dir, None).unwrap();
         assert_eq!(owners()[3].0, 0);
+    }
+
+    #[test]
+    fn what_looks_like_a_program_becomes_one() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        for (name, text) in
+            [("bin/tool", "#!/bin/sh\n"), ("bin/elf", "\x7fELF\x02"), ("data", "#"), ("empty", "")]
+        {
+            fs::write(dir.path().join(name), text).unwrap();
+            fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        std::os::unix::fs::symlink("bin/tool", dir.path().join("link")).unwrap();
+        make_programs(dir.path()).unwrap();
+        let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(["bin/tool", "bin/elf", "data", "empty"].map(mode), [0o755, 0o755, 0o644, 0o644]);
     }
 }

@@ -307,7 +307,7 @@ fn others_can_read_trees_and_nothing_else() {
     for (path, expected) in [("locks", 0o700), ("hosts", 0o711), ("runtime", 0o755)] {
         assert_eq!(mode(&store.root().join(path)), expected, "{path}");
     }
-    for (path, expected) in [("", 0o711), ("runs", 0o711), ("staging", 0o700), ("trash", 0o700)] {
+    for (path, expected) in [("", 0o711), ("runs", 0o711), ("staging", 0o711), ("trash", 0o700)] {
         assert_eq!(mode(&store.host_dir().join(path)), expected, "{path}");
     }
 }

@@ -1,0 +1,180 @@
+//! A root of one's own: nothing in it but what a domain's rules name, and `/proc`. As in `apply.rs`, nothing is allocated.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_ulong},
+    mem, ptr,
+};
+
+use crate::{
+    apply::{check, check_long, is_absent},
+    plan::Domain,
+};
+
+/// Longer paths the kernel does not take.
+const PATH_BYTES: usize = 4096;
+
+/// What a rule for something that is written to allows: writing, removing, making.
+const WRITES: u64 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8;
+
+/// `mount_setattr(2)`.
+const MOUNT_ATTR_RDONLY: u64 = 1;
+const MOUNT_ATTR_NOSUID: u64 = 2;
+const MOUNT_ATTR_NODEV: u64 = 4;
+
+/// Room for folders and for files to mount on; nobody writes to it later.
+const OPTIONS: &CStr = c"mode=755,size=4m";
+
+/// A link that programs read to learn the time zone; of others its target is what counts.
+const TIME_ZONE: &CStr = c"/etc/localtime";
+
+/// `struct mount_attr`.
+#[repr(C)]
+struct Attributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// A path below the new root, in a buffer of its own.
+struct Place {
+    bytes: [u8; PATH_BYTES],
+    root: usize,
+    length: usize,
+}
+
+impl Place {
+    fn new(root: &CStr) -> Result<Self, c_int> {
+        let mut place = Self { bytes: [0; PATH_BYTES], root: root.count_bytes(), length: 0 };
+        place.bytes.get_mut(..place.root).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(root.to_bytes());
+        place.set(c"")?;
+        Ok(place)
+    }
+
+    /// Names `path` as it will be called in the new root.
+    fn set(&mut self, path: &CStr) -> Result<(), c_int> {
+        let path = path.to_bytes();
+        let end = self.root + path.len();
+        // One more for the final zero.
+        if end >= PATH_BYTES {
+            return Err(libc::ENAMETOOLONG);
+        }
+        self.bytes[self.root..end].copy_from_slice(path);
+        self.bytes[end] = 0;
+        self.length = end;
+        Ok(())
+    }
+
+    fn pointer(&self) -> *const c_char {
+        self.bytes.as_ptr().cast()
+    }
+
+    /// Makes the folders above the place.
+    unsafe fn make_parents(&mut self) -> Result<(), c_int> {
+        for at in self.root + 1..self.length {
+            if self.bytes[at] == b'/' {
+                self.bytes[at] = 0;
+                // SAFETY: the bytes end by a zero.
+                let made = unsafe { check(libc::mkdir(self.pointer(), 0o755)) };
+                self.bytes[at] = b'/';
+                made.or_else(already_there)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn already_there(errno: c_int) -> Result<(), c_int> {
+    if errno == libc::EEXIST { Ok(()) } else { Err(errno) }
+}
+
+/// Builds the root at the folder `root`, and enters it; the working folder is then `/`.
+///
+/// # Safety
+/// In a process of one thread that is alone in its mount namespace.
+pub(crate) unsafe fn build(root: &CStr, domain: &Domain) -> Result<(), c_int> {
+    let mut place = Place::new(root)?;
+    // SAFETY: system calls on C strings of the plan and of this file, and on buffers of this function's.
+    unsafe {
+        let none = ptr::null();
+        // Other users pass through the folders that are made here, whatever the host's mask is.
+        let mask = libc::umask(0o022);
+        // What is mounted from here on stays in here.
+        check(libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, ptr::null()))?;
+        let flags = libc::MS_NOSUID | libc::MS_NODEV;
+        let kind = c"tmpfs".as_ptr();
+        check(libc::mount(kind, root.as_ptr(), kind, flags, OPTIONS.as_ptr().cast()))?;
+        for rule in domain.rules.iter().filter(|rule| !rule.path.to_bytes().starts_with(b"/proc")) {
+            match bring(&mut place, &rule.path, rule.access) {
+                Err(error) if rule.needed || !is_absent(error) => return Err(error),
+                _ => {}
+            }
+        }
+        bring(&mut place, c"/proc", WRITES)?;
+        place.set(c"")?;
+        libc::umask(mask);
+        // The folders and files that were made to mount on.
+        restrict(&place, MOUNT_ATTR_RDONLY, false)?;
+        check(libc::chdir(root.as_ptr()))?;
+        // The old root comes to lie on top of the new one, and goes.
+        check_long(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
+        check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH))?;
+        check(libc::chdir(c"/".as_ptr()))
+    }
+}
+
+/// Mounts what a rule names at its place.
+unsafe fn bring(place: &mut Place, path: &CStr, access: u64) -> Result<(), c_int> {
+    let source = path.as_ptr();
+    // SAFETY: as the caller's.
+    unsafe {
+        let mut found: libc::stat = mem::zeroed();
+        check(libc::lstat(source, &raw mut found))?;
+        place.set(path)?;
+        place.make_parents()?;
+        if found.st_mode & libc::S_IFMT == libc::S_IFLNK && is_kept(path) {
+            return copy_link(place, source);
+        }
+        check(libc::stat(source, &raw mut found))?;
+        let kind = found.st_mode & libc::S_IFMT;
+        if kind == libc::S_IFDIR {
+            check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there)?;
+        } else {
+            check(libc::mknod(place.pointer(), libc::S_IFREG | 0o444, 0)).or_else(already_there)?;
+        }
+        let flags = libc::MS_BIND | libc::MS_REC;
+        check(libc::mount(source, place.pointer(), ptr::null(), flags, ptr::null()))?;
+        if kind == libc::S_IFCHR {
+            return Ok(());
+        }
+        let read_only = if access & WRITES == 0 { MOUNT_ATTR_RDONLY } else { 0 };
+        restrict(place, read_only | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, true)
+    }
+}
+
+/// Links at the top (`/bin` to `usr/bin`), and that of the time zone.
+fn is_kept(path: &CStr) -> bool {
+    path == TIME_ZONE || path.to_bytes().iter().filter(|byte| **byte == b'/').count() == 1
+}
+
+unsafe fn copy_link(place: &Place, source: *const c_char) -> Result<(), c_int> {
+    let mut target = [0_u8; PATH_BYTES];
+    // SAFETY: reads at most one byte less than there is room for, so that a zero is left at the end.
+    unsafe {
+        let length = libc::readlink(source, target.as_mut_ptr().cast(), PATH_BYTES - 1);
+        check_long(length as libc::c_long)?;
+        check(libc::symlink(target.as_ptr().cast(), place.pointer())).or_else(already_there)
+    }
+}
+
+unsafe fn restrict(place: &Place, set: u64, below_too: bool) -> Result<(), c_int> {
+    let attributes = Attributes { set, clear: 0, propagation: 0, user_namespace: 0 };
+    let flags: c_ulong = if below_too { libc::AT_RECURSIVE.cast_unsigned().into() } else { 0 };
+    let size = mem::size_of::<Attributes>();
+    // SAFETY: the kernel reads `size` bytes of a local.
+    unsafe {
+        let call = libc::SYS_mount_setattr;
+        check_long(libc::syscall(call, libc::AT_FDCWD, place.pointer(), flags, &raw const attributes, size))
+            .map(drop)
+    }
+}

@@ -1,0 +1,144 @@
+//! The report is right where the kernel, a container or a lack of privileges takes layers away, and nothing that it says is in
+//! force is let through. Each case runs this very test program once more, under what is taken away.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod process_support;
+
+use std::{ffi::c_long, sync::Arc};
+
+use native_sandbox_confine::{Instruction, Plan};
+use native_sandbox_executor::{
+    config::{Network, Tier},
+    isolation::{Ground, Places, Survey, others_reach},
+    process::{Command, ExitStatus, Spawner},
+    store::Store,
+};
+use process_support::{Mark, launcher, output, soon};
+use serde_json::Value;
+
+const MARK: &str = "REPORT ";
+
+/// A filter that answers these calls with these errors.
+fn refusing(calls: &[(c_long, i32)]) -> Vec<Instruction> {
+    let step = |code: u32, operand, jump_if, jump_else| Instruction {
+        code: code.try_into().unwrap(),
+        jump_if,
+        jump_else,
+        operand,
+    };
+    let mut filter = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+    for (number, errno) in calls {
+        let number = u32::try_from(*number).unwrap();
+        filter.push(step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, 0, 1));
+        filter.push(step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno.unsigned_abs(), 0, 0));
+    }
+    filter.push(step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0));
+    filter
+}
+
+/// The report of a process that this plan takes something from.
+async fn report(plan: Plan) -> Value {
+    let program = std::env::current_exe().unwrap();
+    let mut env = Mark::new().env();
+    env.push(("NSE_INNER".into(), "1".into()));
+    let args = ["--exact", "inner", "--nocapture", "--include-ignored"].map(Into::into).to_vec();
+    let confinement = Some(Arc::new(plan));
+    let command = Command { program, args, env, cwd: "/tmp".into(), confinement, ..Command::default() };
+    let (text, status) = output(soon(launcher().spawn(command)).await.unwrap()).await;
+    assert_eq!(status, ExitStatus::Code(0), "{text}");
+    let line = text.lines().find_map(|line| line.split_once(MARK)).expect("a report").1;
+    serde_json::from_str(line).unwrap()
+}
+
+/// Not a test by itself: what each of them starts.
+#[tokio::test]
+#[ignore = "run by the others"]
+async fn inner() {
+    let folder = tempfile::Builder::new().prefix("nse-degraded-").tempdir_in("/tmp").unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let survey = Survey::take(&launcher(), &store).await;
+    let ground = Ground::new(&survey, Network::Open, Places::default(), None);
+    println!("{MARK}{}", serde_json::to_string(&ground.report).unwrap());
+    drop(store);
+}
+
+fn layer<'a>(report: &'a Value, name: &str) -> &'a Value {
+    report["layers"].as_array().unwrap().iter().find(|layer| layer["name"] == name).unwrap()
+}
+
+#[track_caller]
+fn assert_off(report: &Value, names: &[&str]) {
+    for name in names {
+        let layer = layer(report, name);
+        assert_eq!(layer["inForce"], false, "{name}");
+        assert!(layer["why"].as_str().is_some_and(|why| !why.is_empty()), "{name}: {layer}");
+    }
+}
+
+/// Takes nothing but what the filter refuses, and new privileges.
+fn with(filter: Vec<Instruction>) -> Plan {
+    Plan { capabilities: u64::MAX, seccomp: filter, ..Plan::default() }
+}
+
+#[tokio::test]
+async fn without_landlock_there_is_the_tier_base_with_what_else_works() {
+    let calls = [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_restrict_self];
+    for errno in [libc::ENOSYS, libc::EPERM] {
+        let report = report(with(refusing(&calls.map(|call| (call, errno))))).await;
+        assert_eq!(report["tier"], "base");
+        assert_off(&report, &["files", "signals", "mountNamespace"]);
+        for name in ["systemCalls", "capabilities", "noNewPrivileges"] {
+            assert_eq!(layer(&report, name)["inForce"], true, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_landlock_that_is_refused_late_counts_as_none() {
+    let report = report(with(refusing(&[(libc::SYS_landlock_restrict_self, libc::EPERM)]))).await;
+    assert_eq!(report["tier"], "base");
+    assert_off(&report, &["files", "signals"]);
+}
+
+#[tokio::test]
+async fn without_namespaces_the_tier_confined_stays() {
+    let offered = report(Plan { capabilities: u64::MAX, ..Plan::default() }).await;
+    for (call, off) in [
+        (libc::SYS_unshare, &["mountNamespace", "ipcNamespace", "utsNamespace"][..]),
+        (libc::SYS_mount, &["mountNamespace"][..]),
+        (libc::SYS_pivot_root, &["mountNamespace"][..]),
+    ] {
+        let report = report(with(refusing(&[(call, libc::EPERM)]))).await;
+        assert_eq!(report["tier"], offered["tier"]);
+        assert_off(&report, off);
+    }
+}
+
+#[tokio::test]
+async fn where_the_newer_way_to_a_filter_is_refused_the_older_is_taken() {
+    let calls = [(libc::SYS_seccomp, libc::EACCES)];
+    let report = report(with(refusing(&calls))).await;
+    assert_eq!(layer(&report, "systemCalls")["inForce"], true);
+}
+
+#[tokio::test]
+async fn an_unprivileged_user_has_no_users_to_give_but_all_else() {
+    let program = std::env::current_exe().unwrap();
+    if !rustix::process::geteuid().is_root() || !others_reach(&program) {
+        // Then the other tests are those of an unprivileged user, or nobody else can run this program.
+        return;
+    }
+    let all = report(Plan { capabilities: u64::MAX, ..Plan::default() }).await;
+    let report = report(Plan { identity: Some(1_900_000_000), ..Plan::default() }).await;
+    assert_off(&report, &["privateUser"]);
+    assert_eq!(report["tier"], all["tier"]);
+}
+
+#[test]
+fn the_report_of_a_tier_is_what_requirements_are_measured_by() {
+    let ground = Ground::new(&Survey::default(), Network::Open, Places::default(), None);
+    assert_eq!(ground.report.tier, Tier::Base);
+    let text = ground.report.objection(Some(Tier::Confined), Network::Open).unwrap();
+    assert!(text.contains("files") && text.contains("systemCalls"), "{text}");
+}

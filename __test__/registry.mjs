@@ -58,7 +58,7 @@ function document(name, releases, base) {
  * Starts one.
  * @param packages `{ name: { version: { file: text, 'package.json'?: object } } }`, versions in ascending order
  * @returns `{ url, hits, publish, close }`; `hits` counts the archives handed out, by name; `publish(name, version, files)` adds a
- *   version to a package that is there
+ *   version to a package
  */
 export async function startRegistry(packages) {
   const published = new Map(Object.entries(packages).map(([name, versions]) => [name, publish(name, versions)]));
@@ -82,7 +82,9 @@ export async function startRegistry(packages) {
   return {
     url: `http://127.0.0.1:${server.address().port}/`,
     hits,
-    publish: (name, version, files) => published.get(name).push(...publish(name, { [version]: files })),
+    publish: (name, version, files) => {
+      published.set(name, [...(published.get(name) ?? []), ...publish(name, { [version]: files })]);
+    },
     close: () => new Promise((closed) => server.close(closed).closeAllConnections()),
   };
 }

@@ -1,0 +1,245 @@
+// Doors of the kernel that no tool needs, each tried by a program of raw system calls that the tool writes itself. What is
+// asked of the kernel is harmless or impossible: what counts is whether the kernel thought about it. No call may rely on one
+// before it for its harmlessness: refused a namespace of its own, root would mount in that of the machine.
+
+const from = 'confined';
+const layer = 'systemCalls';
+
+/** EPERM, EACCES, ENOSYS: refused, or no such call. */
+const REFUSED = [1, 13, 38];
+/** That the call at this place was answered by something else than a refusal. */
+const answered =
+  (at = 0, ...more) =>
+  ({ value }) =>
+    Array.isArray(value) && ![...REFUSED, ...more].includes(-value[at]) && `the kernel answers ${value[at]}`;
+const namespaces = ({ refused }) => refused === 'namespaces' && 'the server itself is refused them';
+const rootOnly = ({ root }) => !root && 'only root can anywhere';
+
+export default [
+  {
+    id: 'syscalls/user-namespace',
+    needs: namespaces,
+    what: 'makes a user namespace, where it would be root',
+    attempt: (_world, { syscalls }) => syscalls([['unshare', 0x10000000]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/mount-namespace',
+    needs: namespaces,
+    what: 'makes user and mount namespaces, where it may mount',
+    // A file system of a kind that there is not.
+    attempt: (_world, { syscalls }) =>
+      syscalls([
+        ['unshare', 0x10020000],
+        ['mount', 'none', '.', 'no-such-kind', 0, 0],
+      ]),
+    escaped: answered(1),
+  },
+  {
+    id: 'syscalls/clone-namespace',
+    needs: namespaces,
+    what: 'makes a user namespace by way of clone3',
+    // clone3 without an exit signal, and a size that no kernel knows: E2BIG or EINVAL from a kernel that looks.
+    attempt: (_world, { syscalls }) => syscalls([['clone3', { words: [0x10000000, 0, 0, 0, 17, 0, 0, 0] }, 7]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/enter-namespace',
+    needs: namespaces,
+    what: 'enters a namespace',
+    attempt: (_world, { syscalls }) =>
+      syscalls([
+        ['open', '/proc/self/ns/user', 0],
+        ['setns', { result: 0 }, 0x10000000],
+      ]),
+    escaped: answered(1),
+    arch: 'x64',
+  },
+  {
+    id: 'syscalls/mount',
+    what: 'mounts a file system',
+    needs: rootOnly,
+    // Of a kind that there is not.
+    attempt: (_world, { syscalls }) => syscalls([['mount', 'none', '/', 'no-such-kind', 0, 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/new-mount-interface',
+    what: 'opens a file system by the newer way to mount',
+    needs: rootOnly,
+    attempt: (_world, { syscalls }) => syscalls([['fsopen', 'tmpfs', 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/change-root',
+    what: 'changes its root folder',
+    needs: rootOnly,
+    attempt: (_world, { syscalls }) => syscalls([['chroot', '.']]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/device-node',
+    what: 'makes a device node of the first disk',
+    needs: rootOnly,
+    // AT_FDCWD, S_IFBLK | 0600, 254:0
+    attempt: (_world, { syscalls }) => syscalls([['mknodat', -100, 'disk', 0o60600, 254 * 256]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/open-by-handle',
+    what: 'opens files by handle, past all folders: the way out of early containers',
+    needs: rootOnly,
+    attempt: (_world, { syscalls }) =>
+      syscalls([['open_by_handle_at', -100, Buffer.from([8, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]), 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/load-module',
+    what: 'loads a module into the kernel',
+    needs: rootOnly,
+    attempt: (_world, { syscalls }) => syscalls([['init_module', Buffer.alloc(8), 8, '']]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/bpf',
+    what: 'makes a BPF map',
+    // BPF_MAP_CREATE of an array: key 4, value 4, one entry
+    attempt: (_world, { syscalls }) =>
+      syscalls([['bpf', 0, Buffer.from([2, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0]), 16]]),
+    needs: rootOnly,
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/keyring',
+    what: 'reaches the keyring of its session',
+    attempt: (_world, { syscalls }) => syscalls([['keyctl', 0, -3, 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/performance-events',
+    what: 'opens a performance counter',
+    // Of no known kind.
+    attempt: (_world, { syscalls }) => syscalls([['perf_event_open', Buffer.alloc(128), 0, -1, -1, 0xffff]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/user-page-faults',
+    what: 'handles page faults itself, a help in exploits of the kernel',
+    // UFFD_USER_MODE_ONLY
+    attempt: (_world, { syscalls }) => syscalls([['userfaultfd', 1]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/io-uring',
+    what: 'has the kernel act for it through a ring, past a filter of system calls',
+    attempt: (_world, { syscalls }) => syscalls([['io_uring_setup', 1, Buffer.alloc(120)]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/file-notification',
+    what: 'watches a whole file system',
+    needs: rootOnly,
+    // FAN_CLASS_CONTENT, FAN_UNLIMITED_QUEUE
+    attempt: (_world, { syscalls }) => syscalls([['fanotify_init', 0x14, 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/kernel-log',
+    what: 'reads the log of the kernel',
+    needs: rootOnly,
+    attempt: (_world, { syscalls }) => syscalls([['syslog', 10, 0, 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/host-name',
+    what: 'changes the name of the machine',
+    needs: rootOnly,
+    // To one that is too long.
+    attempt: (_world, { syscalls }) => syscalls([['sethostname', 'x', 1000]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/clock',
+    what: 'sets the clock of the machine',
+    needs: rootOnly,
+    // ADJ_TICK, to a length that is none.
+    attempt: (_world, { syscalls }) =>
+      syscalls([['adjtimex', Buffer.concat([Buffer.from([0, 0x40]), Buffer.alloc(206)])]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/restart',
+    what: 'restarts the machine',
+    needs: rootOnly,
+    // Without the numbers that say that it is meant.
+    attempt: (_world, { syscalls }) => syscalls([['reboot', 0, 0, 0, 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/raw-packets',
+    what: 'opens a socket for raw packets',
+    needs: rootOnly,
+    attempt: (_world, { syscalls }) => syscalls([['socket', 17, 3, 0x0300]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/hypervisor-socket',
+    what: 'opens a socket to the hypervisor',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 40, 1, 0]]),
+    // EAFNOSUPPORT: the kernel has none.
+    escaped: answered(0, 97),
+    lacking: ({ value }) => value?.[0] === -97 && 'the kernel has no such sockets',
+  },
+  {
+    id: 'syscalls/crypto-socket',
+    what: 'opens a socket to the cryptography of the kernel',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 38, 5, 0]]),
+    escaped: answered(0, 97),
+    lacking: ({ value }) => value?.[0] === -97 && 'the kernel has no such sockets',
+  },
+  {
+    id: 'syscalls/unix-socket',
+    what: 'makes a socket that can turn to any daemon of the machine',
+    layer: 'systemCalls',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 1, 1, 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/other-architecture',
+    what: 'makes a user namespace by the 32-bit way into the kernel, where calls have other numbers',
+    arch: 'x64',
+    attempt: (_world, { syscalls }) => syscalls([['i386:310', 0x10000000]]),
+    escaped: answered(),
+    lacking: ({ value }) => value?.killed && 'the kernel runs no 32-bit programs',
+  },
+  {
+    id: 'syscalls/become-root',
+    what: 'becomes root again',
+    layer: 'privateUser',
+    needs: rootOnly,
+    attempt: () => {
+      process.setuid(0);
+      return process.getuid();
+    },
+    escaped: ({ value }) => value === 0 && 'it is root',
+  },
+  {
+    id: 'syscalls/capabilities',
+    what: 'has capabilities, in force or to be had',
+    layer: 'capabilities',
+    needs: rootOnly,
+    attempt: () =>
+      require('node:fs')
+        .readFileSync('/proc/self/status', 'utf8')
+        .match(/^Cap(Prm|Eff|Bnd|Amb):\s+\w+/gm),
+    escaped: ({ value }) => value?.some((line) => !/\s0+$/.test(line)) && value.join(', '),
+  },
+  {
+    id: 'syscalls/new-privileges',
+    what: 'gains privileges by a program that gives them',
+    layer: 'noNewPrivileges',
+    attempt: () => /NoNewPrivs:\s+(\d)/.exec(require('node:fs').readFileSync('/proc/self/status', 'utf8'))[1],
+    escaped: ({ value }) => value === '0' && 'programs may give it privileges',
+    needs: ({ noNewPrivileges }) => noNewPrivileges && 'the host itself cannot',
+  },
+].map((one) => ({ from, layer, ...one }));

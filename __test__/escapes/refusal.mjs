@@ -1,0 +1,75 @@
+// Servers that are refused a part of what the kernel offers, as in containers whose filter of system calls knows it not:
+// a program that puts itself under such a filter and then becomes the server.
+
+import { chmodSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+
+// The kit is the text of tools, which have `require`.
+globalThis.require ??= createRequire(import.meta.url);
+const { kit } = await import('./kit.mjs');
+
+const EPERM = 1;
+const ENOSYS = 38;
+/** `CLONE_NEW*` */
+const NEW_NAMESPACES = 0x7e020080;
+
+/** Per machine: its number in filters, and those of the calls that are refused. */
+const CALLS = {
+  x64: { audit: 0xc000003e, landlock_create_ruleset: 444, unshare: 272, clone: 56, clone3: 435, setns: 308 },
+  arm64: { audit: 0xc00000b7, landlock_create_ruleset: 444, unshare: 97, clone: 220, clone3: 435, setns: 268 },
+};
+
+/** What each refusal is: calls, with the error they answer, and bits of the first argument without which they are let through. */
+const REFUSALS = {
+  landlock: [['landlock_create_ruleset', ENOSYS]],
+  namespaces: [
+    ['unshare', EPERM, NEW_NAMESPACES],
+    ['clone', EPERM, NEW_NAMESPACES],
+    ['setns', EPERM],
+    // Its flags are in memory, where no filter looks.
+    ['clone3', ENOSYS],
+  ],
+};
+
+function step(code, operand, jumpIf = 0, jumpElse = 0) {
+  const bytes = Buffer.alloc(8);
+  bytes.writeUInt16LE(code);
+  bytes[2] = jumpIf;
+  bytes[3] = jumpElse;
+  bytes.writeUInt32LE(operand >>> 0, 4);
+  return bytes;
+}
+
+function filter(refused) {
+  const { audit, ...numbers } = CALLS[process.arch];
+  const load = (offset) => step(0x20, offset);
+  const equal = (value, jumpElse) => step(0x15, value, 0, jumpElse);
+  const answer = (value) => step(0x06, value);
+  const allow = answer(0x7fff0000);
+  const refuse = (errno) => answer(0x00050000 + errno);
+  const rules = refused.flatMap(([name, errno, bits]) =>
+    bits === undefined
+      ? [equal(numbers[name], 1), refuse(errno)]
+      : [equal(numbers[name], 4), load(16), step(0x45, bits, 0, 1), refuse(errno), allow]
+  );
+  return Buffer.concat([load(4), step(0x15, audit, 1, 0), allow, load(0), ...rules, allow]);
+}
+
+/**
+ * Writes such a program to `file`.
+ * @param what a name of `REFUSALS`
+ * @param command the program that it becomes, with its arguments
+ * @param env its whole environment
+ */
+export function writeRefusing(file, what, command, env) {
+  const steps = filter(REFUSALS[what]);
+  const environment = Object.entries(env).map(([name, value]) => `${name}=${value}`);
+  const calls = [
+    // Only who can gain no privileges may filter itself.
+    ['prctl', 38, 1, 0, 0, 0],
+    ['seccomp', 1, 0, { words: [steps.length / 8, steps] }],
+    ['execve', command[0], { words: [...command, 0] }, { words: [...environment, 0] }],
+  ];
+  writeFileSync(file, kit().program(calls));
+  chmodSync(file, 0o755);
+}

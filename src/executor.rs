@@ -469,7 +469,7 @@ impl Setup {
         state: &CallState,
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
-        state.unless_cancelled(Phase::Validate, self.account.check_node(self.host)).await??;
+        state.unless_cancelled(Phase::Queue, self.account.check_node(self.host)).await??;
         state.unless_cancelled(Phase::Queue, self.shielded()).await??;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;

@@ -7,18 +7,17 @@ import { gone, LINUX, newMarker, ownWorld, rejection, run, surface } from '../he
 before(ownWorld);
 after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
 
-const SLEEP = "'setTimeout(() => {}, 60000)'";
+const UP = 'require("fs").writeFileSync("up", "");';
+const SLEEP = `'${UP} setTimeout(() => {}, 60000)'`;
 const WAYS = {
   'a child that holds the pipes': `spawn(process.execPath, ['-e', ${SLEEP}, marker], { stdio: 'inherit' })`,
   'a detached child': `spawn(process.execPath, ['-e', ${SLEEP}, marker], { detached: true, stdio: 'ignore' }).unref()`,
   'a grandchild in a session of its own, whose parent is gone': `spawn(process.execPath, ['-e',
-    'require("child_process").spawn(process.execPath, ["-e", "process.on(\\'SIGTERM\\', () => {}); setTimeout(() => {}, 60000)", process.argv[1]], { detached: true, stdio: "ignore" }).unref()',
+    'require("child_process").spawn(process.execPath, ["-e", "require(\\'fs\\').writeFileSync(\\'up\\', \\'\\'); process.on(\\'SIGTERM\\', () => {}); setTimeout(() => {}, 60000)", process.argv[1]], { detached: true, stdio: "ignore" }).unref()',
     marker], { detached: true, stdio: 'ignore' }).unref()`,
 };
-/** Returns once the process named by the marker runs. */
-const SEEN = `const fs = require('node:fs');
-  const seen = () => fs.readdirSync('/proc').some((pid) => { try { return Number(pid) !== process.pid && fs.readFileSync('/proc/' + pid + '/cmdline', 'utf8').includes(marker); } catch { return false; } });
-  while (!seen()) await new Promise((done) => setTimeout(done, 20));`;
+/** Returns once the process that is left behind runs: it says so in the working folder, as no other process can be seen. */
+const SEEN = `while (!require('node:fs').existsSync('up')) await new Promise((done) => setTimeout(done, 20));`;
 
 for (const [what, start] of Object.entries(WAYS)) {
   test(`${what}, after a result`, { skip: !LINUX }, async () => {

@@ -22,8 +22,9 @@ test('patched built-ins harm only the function itself', async () => {
 });
 
 test('a removed working folder does not matter', async () => {
+  // Where a call has a root of its own, what it may write to cannot be removed itself, only emptied.
   const source =
-    '() => { const fs = require("node:fs"); fs.rmSync(process.cwd(), { recursive: true, force: true }); return 1; }';
+    '() => { try { require("node:fs").rmSync(process.cwd(), { recursive: true, force: true }); } catch {} return 1; }';
   assert.equal(await run(source), 1);
   assert.equal(await run('() => 2'), 2);
 });

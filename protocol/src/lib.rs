@@ -28,6 +28,7 @@ pub const MAX_TARGET_FD: i32 = 31;
 
 /// Host → launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "one lives at a time, and most are of the large kind")]
 pub enum ToLauncher {
     /// Start a process. Answered by [`FromLauncher::Forked`] and then `Started`, or by `SpawnFailed` at any point.
     Spawn(Spawn),

@@ -37,7 +37,7 @@ pub(super) fn objection(status: &str, uid_map: &str, may_set_groups: bool) -> Op
 fn is_mapped(uid_map: &str) -> bool {
     let (first, end) = (u64::from(FIRST), u64::from(FIRST) + u64::from(COUNT));
     uid_map.lines().any(|line| {
-        let mut columns = line.split_ascii_whitespace().map(|word| word.parse::<u64>());
+        let mut columns = line.split_ascii_whitespace().map(str::parse::<u64>);
         match (columns.next(), columns.next(), columns.next()) {
             (Some(Ok(inside)), Some(Ok(_)), Some(Ok(count))) => inside <= first && inside + count >= end,
             _ => false,

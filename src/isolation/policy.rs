@@ -321,6 +321,8 @@ fn text(path: &Path) -> CString {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     fn policy(private_users: bool, network: Network) -> Policy {
@@ -348,7 +350,7 @@ mod tests {
 
     const RUN_FOLDER: &str = "/tmp/store/hosts/1/runs/a";
 
-    fn run<'a>(own: &'a [PathBuf; 2]) -> Run<'a> {
+    fn run(own: &[PathBuf; 2]) -> Run<'_> {
         Run { dir: Path::new(RUN_FOLDER), own: [&own[0], &own[1]] }
     }
 
@@ -366,13 +368,15 @@ mod tests {
             if plan.seccomp.is_empty() { "none" } else { "yes" },
         );
         if let Some(domain) = &plan.landlock {
-            text += &format!(
-                "  handles {:#x}, tcp {:#x}, scopes {:#x}, own /proc {:#x}\n",
+            writeln!(
+                text,
+                "  handles {:#x}, tcp {:#x}, scopes {:#x}, own /proc {:#x}",
                 domain.handled_files, domain.handled_network, domain.scoped, domain.own_proc
-            );
+            )
+            .unwrap();
             for rule in &domain.rules {
                 let needed = if rule.needed { ", needed" } else { "" };
-                text += &format!("    {} {:#x}{needed}\n", rule.path.to_string_lossy(), rule.access);
+                writeln!(text, "    {} {:#x}{needed}", rule.path.to_string_lossy(), rule.access).unwrap();
             }
         }
         text
@@ -403,7 +407,7 @@ mod tests {
                 ("npm install", policy.npm_install(&npm)),
                 ("npm rebuild", policy.npm_rebuild(user, &npm)),
             ] {
-                text += &format!("{name}: {kind}\n{}", shown(&plan));
+                write!(text, "{name}: {kind}\n{}", shown(&plan)).unwrap();
             }
         }
         super::super::snapshot::check("plans.txt", &text);

@@ -335,7 +335,9 @@ fn modes(modes: Modes) -> Vec<Rule> {
         why: "the same; but libuv sets the times of a copied file through a descriptor, and that does nothing",
     });
     if modes == Modes::Ignored {
-        rules.iter_mut().for_each(|rule| rule.errno = 0);
+        for rule in &mut rules {
+            rule.errno = 0;
+        }
     }
     rules.push(Rule {
         name: "SYS_fchmod",
@@ -463,6 +465,8 @@ fn body(rule: &Rule) -> Vec<Instruction> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     const OPEN: Terms = Terms { no_network: false, modes: Modes::Refused, local_sockets: false };
@@ -601,9 +605,9 @@ mod tests {
         for (name, terms) in
             [("one user", OPEN), ("no network", Terms { no_network: true, modes: Modes::Free, ..OPEN })]
         {
-            text += &format!("{name}\n");
+            writeln!(text, "{name}").unwrap();
             for rule in rules(terms) {
-                text += &format!("  {rule}\n");
+                writeln!(text, "  {rule}").unwrap();
             }
         }
         super::super::snapshot::check("seccomp.txt", &text);

@@ -121,12 +121,11 @@ impl Makings {
         let failed = |reason| StartError { rung: Rung::Zygote, reason };
         let shield = &self.breed.shield;
         // A zygote that keeps the host's user can give each worker another; one that has its own cannot.
-        let (new_user, owner) = match self.user {
-            Some(user) => (None, Some(user)),
-            None => {
-                let user = shield.draw_user().map_err(|error| failed(error.to_string()))?;
-                (user, user)
-            }
+        let (new_user, owner) = if self.user.is_some() {
+            (None, self.user)
+        } else {
+            let user = shield.draw_user().map_err(|error| failed(error.to_string()))?;
+            (user, user)
         };
         let modules = tree.map(node_modules);
         let run = self.runs.create(modules.as_deref(), owner).map_err(|error| failed(error.to_string()))?;
@@ -389,6 +388,7 @@ impl Zygotes {
         drop(ended);
     }
 
+    #[expect(clippy::mutable_key_type, reason = "a store is compared by its folder, which does not change")]
     pub(super) fn drain(&self) {
         let lines = std::mem::take(&mut *self.lines());
         drop(lines);

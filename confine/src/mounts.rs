@@ -154,7 +154,7 @@ unsafe fn bring(place: &mut Place, path: &CStr, access: u64) -> Result<(), c_int
 
 /// Links at the top (`/bin` to `usr/bin`), and that of the time zone.
 fn is_kept(path: &CStr) -> bool {
-    path == TIME_ZONE || path.to_bytes().iter().rposition(|byte| *byte == b'/') == Some(0)
+    path == TIME_ZONE || !path.to_bytes().iter().skip(1).any(|byte| *byte == b'/')
 }
 
 unsafe fn copy_link(place: &Place, source: *const c_char) -> Result<(), c_int> {

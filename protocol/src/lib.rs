@@ -28,7 +28,7 @@ pub const MAX_TARGET_FD: i32 = 31;
 
 /// Host → launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(clippy::large_enum_variant, reason = "read and acted upon one at a time, never kept")]
+#[expect(clippy::large_enum_variant, reason = "one lives at a time, and most are of the large kind")]
 pub enum ToLauncher {
     /// Start a process. Answered by [`FromLauncher::Forked`] and then `Started`, or by `SpawnFailed` at any point.
     Spawn(Spawn),
@@ -78,8 +78,6 @@ pub struct Limits {
     pub file_size_bytes: Option<u64>,
     /// `RLIMIT_CPU`, seconds: SIGXCPU then, SIGKILL one second later.
     pub cpu_seconds: Option<u64>,
-    /// `RLIMIT_DATA`, bytes.
-    pub data_bytes: Option<u64>,
 }
 
 /// Launcher → host.

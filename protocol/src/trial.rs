@@ -81,10 +81,9 @@ impl Outcomes {
         self.0[attempt as usize]
     }
 
-    /// Whether an attempt failed for lack of permission (`EPERM`, `EACCES`), or because what it was about is hidden, not for
-    /// another reason.
+    /// Whether an attempt failed for lack of permission (`EPERM`, `EACCES`, `EROFS`), or because what it was about is hidden,
+    /// not for another reason.
     pub fn is_refused(&self, attempt: Attempt) -> bool {
-        // EPERM, EACCES, and EROFS, which a root of one's own answers that can only be read.
         matches!(self.get(attempt), 1 | 13 | 30) || self.is_hidden(attempt)
     }
 
@@ -120,6 +119,17 @@ mod tests {
         let text = outcomes.encode();
         assert_eq!(Outcomes::decode(&text), Some(outcomes));
         assert!(outcomes.is_refused(Attempt::Read) && !outcomes.is_refused(Attempt::Write));
+        for (errno, hidden, refused) in
+            [(0, false, false), (2, true, true), (13, false, true), (30, false, true)]
+        {
+            outcomes.set(Attempt::Write, errno);
+            assert_eq!(
+                (outcomes.is_hidden(Attempt::Write), outcomes.is_refused(Attempt::Write)),
+                (hidden, refused)
+            );
+        }
+        outcomes.set(Attempt::Signal, 2);
+        assert!(!outcomes.is_refused(Attempt::Signal));
         assert_eq!(Outcomes::decode(text.trim_end()), None);
         assert_eq!(Outcomes::decode("1\n2\n"), None);
         assert_eq!(Outcomes::decode(""), None);

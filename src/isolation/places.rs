@@ -114,7 +114,7 @@ fn libraries_in(maps: &str) -> Vec<PathBuf> {
         let is_code = columns.nth(1).is_some_and(|rights| rights.contains('x'));
         let path = PathBuf::from(columns.nth(3)?.trim_start());
         let name = path.file_name()?.to_str()?;
-        let is_library = name.split('.').skip(1).any(|part| part == "so");
+        let is_library = name.contains(".so.") || path.extension().is_some_and(|ending| ending == "so");
         (is_code && is_library && path.is_absolute() && !is_below(&path, PROGRAMS)).then_some(path)
     };
     maps.lines().filter_map(path).collect()

@@ -368,14 +368,15 @@ mod tests {
             if plan.seccomp.is_empty() { "none" } else { "yes" },
         );
         if let Some(domain) = &plan.landlock {
-            let _ = writeln!(
+            writeln!(
                 text,
                 "  handles {:#x}, tcp {:#x}, scopes {:#x}, own /proc {:#x}",
                 domain.handled_files, domain.handled_network, domain.scoped, domain.own_proc
-            );
+            )
+            .unwrap();
             for rule in &domain.rules {
                 let needed = if rule.needed { ", needed" } else { "" };
-                let _ = writeln!(text, "    {} {:#x}{needed}", rule.path.to_string_lossy(), rule.access);
+                writeln!(text, "    {} {:#x}{needed}", rule.path.to_string_lossy(), rule.access).unwrap();
             }
         }
         text
@@ -406,7 +407,7 @@ mod tests {
                 ("npm install", policy.npm_install(&npm)),
                 ("npm rebuild", policy.npm_rebuild(user, &npm)),
             ] {
-                let _ = write!(text, "{name}: {kind}\n{}", shown(&plan));
+                write!(text, "{name}: {kind}\n{}", shown(&plan)).unwrap();
             }
         }
         super::super::snapshot::check("plans.txt", &text);

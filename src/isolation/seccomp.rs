@@ -90,6 +90,8 @@ enum When {
     NotZero(u32),
     /// The first argument is not this, or the second not 0: it means others than the caller.
     NotSelf(u32),
+    /// Always, but where the argument is a null pointer nothing is done, as if it were done.
+    NothingIfNull(u32),
     /// One of these bits is set.
     AnyBit(u32, u32),
     /// The argument is one of these.
@@ -304,7 +306,6 @@ fn modes(modes: Modes) -> Vec<Rule> {
             SYS_fchmodat2,
             SYS_fchownat,
             SYS_fchown,
-            SYS_utimensat,
             SYS_setxattr,
             SYS_lsetxattr,
             SYS_fsetxattr,
@@ -326,6 +327,13 @@ fn modes(modes: Modes) -> Vec<Rule> {
     ] {
         rules.push(Rule { name, call, when: When::Always, errno: libc::EPERM, why: WHY });
     }
+    rules.push(Rule {
+        name: "SYS_utimensat",
+        call: libc::SYS_utimensat,
+        when: When::NothingIfNull(1),
+        errno: libc::EPERM,
+        why: "the same; but libuv sets the times of a copied file through a descriptor, and that does nothing",
+    });
     if modes == Modes::Ignored {
         for rule in &mut rules {
             rule.errno = 0;
@@ -378,6 +386,10 @@ fn load(argument: u32) -> Instruction {
     step(LOAD, ARGUMENTS + 8 * argument, 0, 0)
 }
 
+fn load_high(argument: u32) -> Instruction {
+    step(LOAD, ARGUMENTS + 8 * argument + 4, 0, 0)
+}
+
 /// The filter of a table. Calls of another architecture are refused whole: their numbers mean other calls.
 pub(super) fn compile(rules: &[Rule]) -> Vec<Instruction> {
     let mut steps = vec![
@@ -407,6 +419,14 @@ fn body(rule: &Rule) -> Vec<Instruction> {
         When::NotSelf(which) => {
             vec![load(0), step(IF_EQUAL, which, 0, 3), load(1), step(IF_EQUAL, 0, 0, 1), allow, refuse]
         }
+        When::NothingIfNull(argument) => vec![
+            load(argument),
+            step(IF_EQUAL, 0, 0, 3),
+            load_high(argument),
+            step(IF_EQUAL, 0, 0, 1),
+            self::refuse(0),
+            refuse,
+        ],
         When::AnyBit(argument, bits) => vec![load(argument), step(IF_ANY_BIT, bits, 1, 0), allow, refuse],
         When::OneOf(argument, values) => {
             let mut steps = vec![load(argument)];
@@ -569,6 +589,8 @@ mod tests {
         let of_disk = |which, who| answer(OPEN, libc::SYS_ioprio_set, [which, who, 5, 0, 0, 0]);
         assert_eq!([of_disk(1, 0), of_disk(1, 7), of_disk(3, 0)], [None, EPERM, EPERM]);
         assert_eq!(answer(OPEN, libc::SYS_fchmod, [1; 6]), Some(0));
+        let times = |path| second(libc::SYS_utimensat, path);
+        assert_eq!([times(0), times(1), times(1 << 32)], [Some(0), EPERM, EPERM]);
         let private = Terms { modes: Modes::Free, ..OPEN };
         let install = Terms { modes: Modes::Ignored, ..OPEN };
         for call in [libc::SYS_fchmodat, libc::SYS_fchmod, libc::SYS_utimensat] {
@@ -583,9 +605,9 @@ mod tests {
         for (name, terms) in
             [("one user", OPEN), ("no network", Terms { no_network: true, modes: Modes::Free, ..OPEN })]
         {
-            let _ = writeln!(text, "{name}");
+            writeln!(text, "{name}").unwrap();
             for rule in rules(terms) {
-                let _ = writeln!(text, "  {rule}");
+                writeln!(text, "  {rule}").unwrap();
             }
         }
         super::super::snapshot::check("seccomp.txt", &text);

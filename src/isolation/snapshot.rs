@@ -1,5 +1,6 @@
 //! Texts kept beside the tests. `UPDATE_SNAPSHOTS=1` writes them anew; the change then shows in the diff.
-#![allow(clippy::unwrap_used, reason = "test code")]
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers, too")]
 
 use std::{fs, path::Path};
 

@@ -39,6 +39,7 @@ impl Standby {
         drop(ended); // outside of the lock
     }
 
+    #[expect(clippy::mutable_key_type, reason = "a store is compared by its folder, which does not change")]
     pub(super) fn drain(&self) {
         let stocks = std::mem::take(&mut *self.lock());
         drop(stocks);

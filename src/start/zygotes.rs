@@ -393,6 +393,7 @@ impl Zygotes {
         drop(ended);
     }
 
+    #[expect(clippy::mutable_key_type, reason = "a store is compared by its folder, which does not change")]
     pub(super) fn drain(&self) {
         let lines = std::mem::take(&mut *self.lines());
         drop(lines);

@@ -184,13 +184,16 @@ for (const rung of RUNGS) {
   });
 }
 
-test('a package that lies around the store needs no declaration', async () => {
+test('a package that lies around the store needs no declaration, where functions can read it', async () => {
   const folder = join(dirname(world.tmp), 'node_modules', 'around');
   mkdirSync(folder, { recursive: true });
   writeFileSync(join(folder, 'index.js'), 'module.exports = 7;');
   const factory = new (surface().SandboxExecutorFactory)();
   const code = `import seven from 'around';\nexport default () => seven`;
-  assert.equal(await factory.executeFunctionTool('t', {}, tool(code)), 7);
+  const { tier } = await surface().isolationReport();
+  const call = factory.executeFunctionTool('t', {}, tool(code));
+  if (tier === 'base') assert.equal(await call, 7);
+  else await assert.rejects(call, { code: 'TOOL_ERROR', message: /The package `around` is missing; declare it/ });
   await factory.cleanup();
 });
 

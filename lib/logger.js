@@ -48,7 +48,7 @@ function setLogger(logger) {
  * Takes the loggers of agents-core, unless the host has set some, or this was done before. Silent where there is none.
  * @param {() => Promise<{ getLogger?: unknown }>} load gives the module; the host's own copy where that is known
  */
-async function adoptLoggers(load = () => import(AGENTS_CORE)) {
+async function adoptLoggers(load = importPeer) {
   if (adopting || !held) return;
   adopting = true;
   let getLogger;
@@ -64,6 +64,16 @@ async function adoptLoggers(load = () => import(AGENTS_CORE)) {
   // Asked anew each time: it remembers by itself, and the host may configure it at any time.
   loggerFor = (name) => quietly(() => getLogger(name));
   for (const record of waiting) log(...record);
+}
+
+/** The module, where it is installed. Looked for first: a failed `import()` is more than nothing in a host that replaced promises. */
+function importPeer() {
+  try {
+    require.resolve(AGENTS_CORE);
+  } catch (error) {
+    if (error.code === 'MODULE_NOT_FOUND') return {};
+  }
+  return import(AGENTS_CORE);
 }
 
 function factoryOf(logger) {

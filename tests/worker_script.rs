@@ -149,7 +149,8 @@ impl Bench {
         fs::write(modules.join("esm-dep/package.json"), manifest).unwrap();
         fs::write(modules.join("esm-dep/main.js"), "export const kind = 'esm';").unwrap();
         symlink(&modules, root.path().join("run/node_modules")).unwrap();
-        fs::write(root.path().join("worker.cjs"), WORKER_SCRIPT).unwrap();
+        fs::create_dir(root.path().join("runtime")).unwrap();
+        fs::write(root.path().join("runtime/worker.cjs"), WORKER_SCRIPT).unwrap();
         Self { root, cwd }
     }
 
@@ -181,7 +182,7 @@ impl Bench {
     }
 
     async fn run_within(&self, job: Job, timeout: Duration, memory_mb: u32) -> (Outcome, RunReport) {
-        let script = self.root.path().join("worker.cjs");
+        let script = self.root.path().join("runtime/worker.cjs");
         let ladder = RungLadder::new(Arc::new(TestSpawner), self.root.path().join("no-library"));
         let scripts = Scripts { zygote: script.clone(), worker: script };
         let spec = WorkerSpec {
@@ -501,7 +502,7 @@ async fn a_worker_without_a_job_leaves_quietly() {
     let bench = Bench::new();
     let command = Command {
         program: node(),
-        args: vec![bench.root.path().join("worker.cjs").into()],
+        args: vec![bench.root.path().join("runtime/worker.cjs").into()],
         cwd: bench.cwd.clone(),
         channel: true,
         ..Command::default()

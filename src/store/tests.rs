@@ -396,19 +396,6 @@ fn a_run_folder_is_private_reaches_the_packages_and_goes_with_its_owner() {
 }
 
 #[test]
-fn a_run_folder_costs_little() {
-    let (_base, store) = store();
-    let tree = tree_with(&store, "index.js");
-    let started = std::time::Instant::now();
-    let runs: Vec<_> = (0..200).map(|_| RunFolder::create(&tree).unwrap()).collect();
-    let each = started.elapsed() / 200;
-    println!("RunFolder::create: {each:?}");
-    assert_eq!(runs.len(), 200);
-    // Ten times the aim: shared machines stall.
-    assert!(each < Duration::from_millis(1), "{each:?}");
-}
-
-#[test]
 fn all_of_it_may_be_wiped_between_two_calls() {
     let base = base();
     let temp = base.path().join("tmp");

@@ -4,9 +4,10 @@
 
 const { SandboxError, callSite, invalidConfig, standAt } = require('./errors.js');
 const { log } = require('./logger.js');
-const { NativeSandboxExecutor, cleanUp, configure, execute, warm } = require('./native-executor.js');
+const { NativeSandboxExecutor, answered, cleanUp, configure, execute, warm } = require('./native-executor.js');
 const { attempt } = require('./options.js');
-const { UNAVAILABLE } = require('./vercel-executor.js');
+const { ProviderExecutor } = require('./provider-executor.js');
+const { providerOf } = require('./providers.js');
 
 const NAME = 'SandboxExecutorFactory';
 
@@ -15,6 +16,8 @@ class SandboxExecutorFactory {
   static #sessions = new Map();
   #options;
   #nativeExecutor;
+  /** By provider. */
+  #executors = new Map();
 
   static configure(options) {
     configure(options);
@@ -45,9 +48,12 @@ class SandboxExecutorFactory {
 
   async executeFunctionTool(functionId, args, config, call) {
     const site = callSite(SandboxExecutorFactory.prototype.executeFunctionTool);
-    const problem = problemOf(config);
+    const { problem, sandboxConfig, provider } = routeOf(config);
     if (problem) throw standAt(problem, site);
-    return execute(this.#native(), site, functionId, args, config, call);
+    if (provider === 'native') return execute(this.#native(), site, functionId, args, config, call);
+    return answered(site, () =>
+      this.#executor(provider, sandboxConfig).run(functionId, args, config, sandboxConfig, call)
+    );
   }
 
   async warm(sets) {
@@ -59,8 +65,22 @@ class SandboxExecutorFactory {
     const executor = this.#nativeExecutor;
     this.#nativeExecutor = undefined;
     const drain = this === SandboxExecutorFactory.#instance;
-    if (executor || drain) await cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain);
+    const others = [...this.#executors.values()];
+    this.#executors.clear();
+    const native = executor || drain ? cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain) : undefined;
+    await Promise.all([native, ...others.map((other) => other.cleanup())]);
     log(NAME, 'info', {}, 'Sandbox executor cleanup completed');
+  }
+
+  #executor(provider, { teamId, projectId }) {
+    let executor = this.#executors.get(provider);
+    if (!executor) {
+      executor = new ProviderExecutor(provider, providerOf(provider), this.#options);
+      this.#executors.set(provider, executor);
+      if (provider === 'vercel') log(NAME, 'info', { teamId, projectId }, 'Vercel sandbox executor created');
+      else log(NAME, 'info', { provider }, 'Provider sandbox executor created');
+    }
+    return executor;
   }
 
   #native() {
@@ -72,17 +92,18 @@ class SandboxExecutorFactory {
   }
 }
 
-/** Why no provider of ours can take the call; nothing when the native one can. */
-function problemOf(config) {
+/** Who takes the call, or why nobody does. */
+function routeOf(config) {
   try {
-    const sandbox = attempt('sandboxConfig', () => config?.sandboxConfig);
-    if (!sandbox) return invalidConfig('Sandbox configuration is required for function tool execution');
-    const provider = attempt('sandboxConfig.provider', () => sandbox.provider);
-    if (provider === 'native') return undefined;
-    if (provider === 'vercel') return invalidConfig(UNAVAILABLE);
-    return invalidConfig(`Unknown sandbox provider: ${String(provider)}`);
+    const sandboxConfig = attempt('sandboxConfig', () => config?.sandboxConfig);
+    if (!sandboxConfig) {
+      return { problem: invalidConfig('Sandbox configuration is required for function tool execution') };
+    }
+    const provider = attempt('sandboxConfig.provider', () => sandboxConfig.provider);
+    if (provider === 'native' || providerOf(provider)) return { provider, sandboxConfig };
+    return { problem: invalidConfig(`Unknown sandbox provider: ${String(provider)}`) };
   } catch (error) {
-    return error instanceof SandboxError ? error : invalidConfig(String(error), error);
+    return { problem: error instanceof SandboxError ? error : invalidConfig(String(error), error) };
   }
 }
 

@@ -22,6 +22,8 @@ const SHOWN_RESULT_CHARS = 200;
 /** Options of `SandboxExecutorFactory.configure`. */
 let configured;
 /** Whether an executor has taken them. */
+let taken = false;
+/** Whether one of these executors has. */
 let inUse = false;
 let nextCallId = 1;
 
@@ -167,6 +169,7 @@ class NativeSandboxExecutor {
       throw error;
     }
     inUse = true;
+    taken = true;
     return this.#core;
   }
 }
@@ -244,7 +247,7 @@ function outcomeUnknown(error) {
  *   network where the caller has just closed it would be worse than an exception at start-up.
  */
 function configure(options) {
-  if (inUse) {
+  if (taken) {
     const error = invalidConfig(
       'SandboxExecutorFactory.configure() was called after the first function tool ran: call it before, at start-up'
     );
@@ -254,13 +257,25 @@ function configure(options) {
   configured = options;
 }
 
+/** Hands the configured options to `use`; unless that throws, they cannot be changed from now on. */
+function takeConfigured(use) {
+  const used = use(configured);
+  taken = true;
+  return used;
+}
+
 async function isolationReport() {
   return JSON.parse(await native().isolationReport());
 }
 
 exports.NativeSandboxExecutor = NativeSandboxExecutor;
+exports.aborted = aborted;
+exports.answered = answered;
 exports.cleanUp = cleanUp;
 exports.configure = configure;
 exports.execute = execute;
 exports.isolationReport = isolationReport;
+exports.parseResult = parseResult;
+exports.takeConfigured = takeConfigured;
 exports.warm = warm;
+exports.whenAborted = whenAborted;

@@ -24,11 +24,21 @@ function strictJson(value) {
  * @throws {SandboxError} `INVALID_CONFIG` for what JSON would silently turn into "not set"
  */
 function optionsJson(configured, own) {
-  const merged = { ...givenOptions('configure()', configured), ...givenOptions('the constructor', own) };
+  const merged = mergedOptions(configured, own);
   const problem = hostProblem(merged);
   if (problem) throw invalidConfig(problem);
-  for (const [key, value] of Object.entries(merged)) assertPlain(`option ${key}`, value);
   return strictJson(merged);
+}
+
+/** The same for functions that do not run on this host. */
+function providerOptionsJson(configured, own) {
+  return strictJson(mergedOptions(configured, own));
+}
+
+function mergedOptions(configured, own) {
+  const merged = { ...givenOptions('configure()', configured), ...givenOptions('the constructor', own) };
+  for (const [key, value] of Object.entries(merged)) assertPlain(`option ${key}`, value);
+  return merged;
 }
 
 function givenOptions(where, options) {
@@ -108,6 +118,25 @@ function requestJson(toolId, config, call) {
 }
 
 /**
+ * The request of one call that a provider runs.
+ * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
+ */
+function providerRequestJson(provider, config, sandboxConfig) {
+  if (typeof config.executeCode !== 'string') {
+    throw invalidConfig(`executeCode must be the source text of a function, got ${kindOf(config.executeCode)}`);
+  }
+  const request = {
+    provider,
+    sandboxConfig,
+    source: config.executeCode,
+    dependencies: checkedDependencies(config.dependencies),
+    timeoutMs: timeoutMs(sandboxConfig.timeout),
+    runtime: String(sandboxConfig.runtime ?? 'node22'),
+  };
+  return attempt('sandboxConfig', () => strictJson(request));
+}
+
+/**
  * The arguments as JSON text; `null` when there are none.
  * @throws {SandboxError} `INVALID_CONFIG` with JSON's own words
  */
@@ -172,5 +201,7 @@ exports.environmentJson = environmentJson;
 exports.kindOf = kindOf;
 exports.nodeAbi = nodeAbi;
 exports.optionsJson = optionsJson;
+exports.providerOptionsJson = providerOptionsJson;
+exports.providerRequestJson = providerRequestJson;
 exports.requestJson = requestJson;
 exports.setsJson = setsJson;

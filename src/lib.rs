@@ -10,6 +10,7 @@ pub mod install;
 pub mod log;
 pub mod pool;
 pub mod process;
+pub mod provider;
 pub mod queue;
 pub mod source;
 pub mod start;

@@ -21,6 +21,8 @@ const GONE_STATUS = [404, 410];
 const GONE_CODES = ['sandbox_stopped', 'sandbox_stopping', 'sandbox_snapshotting'];
 /** Of an answer's own text, what an error shows. */
 const SHOWN_TEXT_CHARS = 500;
+/** Time to stop what a failed creation may have made. */
+const FORGET_LIMIT_MS = 5_000;
 /** Sandboxes that are looked at for dead owners. */
 const RECLAIM_LIMIT_SANDBOXES = 500;
 
@@ -63,7 +65,7 @@ async function create({ config, lifetimeMs, owner, signal }) {
   let resumed = false;
   const name = `nse-${owner.machine}-${process.pid}-${randomBytes(6).toString('hex')}`;
   const began = performance.now();
-  const sandbox = await explained(credentials, () =>
+  const make = () =>
     Sandbox.create({
       ...credentials,
       runtime: RUNTIME,
@@ -77,9 +79,28 @@ async function create({ config, lifetimeMs, owner, signal }) {
         resumed = true;
       },
       signal,
-    })
-  );
+    });
+  let sandbox;
+  try {
+    sandbox = await explained(credentials, make);
+  } catch (error) {
+    await forget(Sandbox, credentials, name, statusOf(error.cause));
+    throw error;
+  }
   return new VercelSandbox(sandbox, credentials, began, lifetimeMs, () => resumed);
+}
+
+/** A creation whose answer was lost or cannot be read may have made a sandbox all the same: from SDK 2 on its name is known. */
+async function forget(Sandbox, credentials, name, status) {
+  const refused = status >= 400 && status < 500;
+  if (refused || typeof Sandbox.prototype.currentSession !== 'function') return;
+  const signal = AbortSignal.timeout(FORGET_LIMIT_MS);
+  try {
+    const made = await Sandbox.get({ ...credentials, name, resume: false, signal });
+    await made.stop({ signal });
+  } catch {
+    // There is none, or it cannot be reached: it ends with its lifetime.
+  }
 }
 
 class VercelSandbox {

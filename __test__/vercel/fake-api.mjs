@@ -266,14 +266,14 @@ class FakeApi {
 
     const fault = this.#takeFault(route);
     if (fault.delayMs) await delay(fault.delayMs, undefined, { ref: false });
-    if (fault.cut === 'before') return request.destroy();
+    if (fault.cut === 'before') return request.socket.destroy();
     if (fault.status) {
       const error = { code: fault.code ?? 'made_up', message: `as the test wants: ${fault.status}` };
       return send(response, fault.status, { error }, fault.headers);
     }
     const context = { id, commandId, version, url, body: entry.body, bytes: body, account, request, response, fault };
     const answer = await this.#act(route, context);
-    if (fault.cut === 'after') return request.destroy();
+    if (fault.cut === 'after') return request.socket.destroy();
     if (fault.stall) return;
     if (answer === undefined) return;
     if (fault.without) delete (answer.sandbox ?? answer.session ?? answer.command)?.[fault.without];
@@ -408,7 +408,7 @@ class FakeApi {
     writeLine(response, { command: command.json() });
     if (fault.cut === 'during') {
       await command.over;
-      return void request.destroy();
+      return void request.socket.destroy();
     }
     if (body.logs) for await (const line of command.lines()) writeLine(response, line);
     await command.over;
@@ -429,7 +429,7 @@ class FakeApi {
     response.writeHead(200, { 'content-type': fault.type ?? NDJSON });
     response.flushHeaders();
     for await (const line of command.lines()) {
-      if (fault.cut === 'during') return void request.destroy();
+      if (fault.cut === 'during') return void request.socket.destroy();
       writeLine(response, line);
     }
     response.end();

@@ -1,7 +1,16 @@
 // A project that has this package and one version of the unmodified SDK installed; and the fake in the place of the service.
 
 import { execFileSync } from 'node:child_process';
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { ROOT } from '../helpers.mjs';
@@ -19,16 +28,23 @@ function installed(version) {
   mkdirSync(folder, { recursive: true });
   writeFileSync(join(folder, 'package.json'), '{ "private": true }');
   const args = ['install', '--no-audit', '--no-fund', '--no-package-lock', `@vercel/sandbox@${version}`];
-  execFileSync('npm', args, { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'], shell: process.platform === 'win32' });
+  execFileSync('npm', args, {
+    cwd: folder,
+    stdio: ['ignore', 'ignore', 'inherit'],
+    shell: process.platform === 'win32',
+  });
   return sdk;
 }
 
-/** The package as `require` gives it in such a project; without a version there is no SDK. */
-export function packageWith(version) {
+/**
+ * The package as `require` gives it in such a project; without a version there is no SDK. With `from`: what gives the
+ * package's own files.
+ */
+export function packageWith(version, { from = false } = {}) {
   const project = mkdtempSync(join(process.env.TMPDIR, 'project-'));
   const target = join(project, 'node_modules', 'native-sandbox-executor');
   mkdirSync(target, { recursive: true });
-  for (const name of ['index.js', 'lib', 'package.json', 'binding.cjs']) {
+  for (const name of ['index.js', 'conformance.js', 'lib', 'package.json', 'binding.cjs']) {
     cpSync(join(ROOT, name), join(target, name), { recursive: true });
   }
   for (const name of readdirSync(ROOT).filter((file) => /\.node$|^(launcher|zygote)\./.test(file))) {
@@ -38,6 +54,7 @@ export function packageWith(version) {
     mkdirSync(join(project, 'node_modules', '@vercel'));
     symlinkSync(installed(version), join(project, 'node_modules', '@vercel', 'sandbox'), 'junction');
   }
+  if (from) return createRequire(join(target, 'use.js'));
   return createRequire(join(project, 'use.js'))('native-sandbox-executor');
 }
 

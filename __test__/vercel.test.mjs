@@ -26,10 +26,10 @@ const NO_PID = 4_194_999;
 let world;
 let api;
 let registry;
-let restore;
 
 before(async () => {
   world = ownWorld();
+  redirect(() => api.origin);
   registry = await startRegistry({
     pkg: { '1.0.0': { 'index.js': 'module.exports = "installed"' } },
   });
@@ -39,7 +39,6 @@ after(() => registry.close());
 async function open() {
   const env = { npm_config_registry: registry.url, npm_config_cache: join(world.tmp, 'npm-cache') };
   api = await fakeApi({ accounts: [ACCOUNT, OTHER], env });
-  restore ??= redirect(() => api.origin);
 }
 
 /** The error of a call, looked at as every rejection is. */
@@ -98,6 +97,8 @@ for (const version of VERSIONS) {
     test('results come unwrapped; the class of its own answers as the original', async () => {
       assert.deepEqual(await run('({ n }) => ({ n: n + 1, s: "é€😀" })', { n: 1 }), { n: 2, s: 'é€😀' });
       assert.equal(await run('() => undefined'), undefined);
+      // The SDKs decode each chunk of an answer alone; results do not suffer from it.
+      assert.equal(await run('() => "€é😀".repeat(50000)'), '€é😀'.repeat(50_000));
       const executor = pkg.VercelSandboxExecutor.getInstance(tool('').sandboxConfig);
       const { executionTime, ...good } = await executor.executeFunctionTool(
         't',
@@ -275,11 +276,12 @@ for (const version of VERSIONS) {
       const code = `() => { require('fs').appendFileSync(${JSON.stringify(file)}, 'ran '); return 1 }`;
       await run('() => 1');
       api.fault('cmd', { cut: 'after' });
-      const error = await fails(code);
-      assert.equal(error.code, 'OUTCOME_UNKNOWN');
+      // Where both requests start a process before either has claimed the run, the second may be the one whose answer comes.
+      const answer = await run(code).catch((error) => `${error.code}: ${error.message}`);
+      if (answer !== 1) assert.match(answer, /^OUTCOME_UNKNOWN: .* was not run again/);
       await until(() => existsSync(file), 5_000, 'it ran');
-      // Until its sandbox is stopped nothing more can come.
-      await until(() => api.running().length === 0, 10_000, 'the sandbox is retired');
+      await factory.cleanup();
+      await until(() => api.running().length === 0, 10_000, 'nothing more can come');
       assert.equal(readFileSync(file, 'utf8'), 'ran ');
     });
 

@@ -2,6 +2,9 @@
 
 // Waiting for what others do, with an end: a transport may stall for ever.
 
+/** The longest that a timer of Node's waits; a longer one would fire at once. */
+const TIMER_LIMIT_MS = 2_147_483_647;
+
 /** What `bounded` rejects with when the time has passed. */
 class OutOfTime extends Error {}
 
@@ -31,7 +34,8 @@ function bounded(ms, signal, act, late) {
       if (finish(reject, reason)) controller.abort(reason);
     };
     const leave = () => giveUp(signal.reason);
-    const timer = setTimeout(() => giveUp(new OutOfTime(`no answer within ${ms} ms`)), ms);
+    const limitMs = Math.min(ms, TIMER_LIMIT_MS);
+    const timer = setTimeout(() => giveUp(new OutOfTime(`no answer within ${ms} ms`)), limitMs);
     if (signal?.aborted) return leave();
     signal?.addEventListener('abort', leave, { once: true });
     // A provider may throw at once as well.
@@ -45,4 +49,5 @@ function bounded(ms, signal, act, late) {
 }
 
 exports.OutOfTime = OutOfTime;
+exports.TIMER_LIMIT_MS = TIMER_LIMIT_MS;
 exports.bounded = bounded;

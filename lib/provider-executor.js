@@ -4,7 +4,7 @@
 // at the outside is decided in the core (`src/provider/`).
 
 const { randomBytes } = require('node:crypto');
-const { OutOfTime, bounded } = require('./bounded.js');
+const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
 const { SandboxError, fromOutcome, invalidConfig } = require('./errors.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
 const { log, quietly } = require('./logger.js');
@@ -183,45 +183,53 @@ class ProviderExecutor {
     const end = new AbortController();
     let settled = false;
     let command;
-    const settle = (outcome, error) => {
+    const settle = (outcome, error = errorOf(outcome)) => {
       if (settled) return;
       settled = true;
       clearTimeout(deadline);
       entry.stop.signal.removeEventListener('abort', onStop);
-      const failed = error ?? (outcome.ok ? undefined : fromOutcome(outcome));
-      const suspect = failed !== undefined && !CLEAN.has(failed.code);
-      if (suspect) lease.retire();
-      if (failed) this.#log('error', { functionId: entry.toolId, code: failed.code }, 'Function execution failed');
+      const suspect = this.#judged(entry, lease, error);
       entry.background = finish(lease, id, () => command, end, suspect, details.lingerMs);
-      if (failed) reject(failed);
+      if (error) reject(error);
       else answer(outcome, resolve, reject);
     };
     const onStop = () => settle(undefined, this.#known(entry, entry.stop.signal.reason));
     entry.stop.signal.addEventListener('abort', onStop, { once: true });
     const deadline = setTimeout(() => settle(run.timedOut(details.timeoutMs)), details.timeoutMs);
     const onOutput = (stream, chunk) => {
-      const taken = run.push(stream, typeof chunk === 'string' ? Buffer.from(chunk) : chunk);
-      entry.onLogs(stream, taken.text);
-      if (taken.outcome) settle(taken.outcome);
+      try {
+        const taken = run.push(stream, typeof chunk === 'string' ? Buffer.from(chunk) : chunk);
+        entry.onLogs(stream, taken.text);
+        if (taken.outcome) settle(taken.outcome);
+      } catch (error) {
+        // Thrown into the provider's own callbacks it could end the host.
+        settle(run.lost(`provider "${this.#name}" gave output that cannot be read: ${reasonOf(error)}`));
+      }
     };
-    command = new Promise((go) => {
-      go(
-        lease.sandbox.run({
-          command: 'node',
-          args: [`--max-old-space-size=${details.memoryMb}`, 'runner.cjs', 'run', id],
-          cwd: FOLDER,
-          env: { NATIVE_SANDBOX_RUN: id },
-          timeoutMs: details.timeoutMs + details.lingerMs + GRACE_MS,
-          onOutput,
-          signal: end.signal,
-        })
-      );
-    });
+    command = (async () =>
+      lease.sandbox.run({
+        command: 'node',
+        args: [`--max-old-space-size=${details.memoryMb}`, 'runner.cjs', 'run', id],
+        cwd: FOLDER,
+        env: { NATIVE_SANDBOX_RUNNER: id },
+        timeoutMs: Math.min(details.timeoutMs + details.lingerMs + GRACE_MS, TIMER_LIMIT_MS),
+        onOutput,
+        signal: end.signal,
+      }))();
     command.then(
-      ({ exitCode }) => settle(run.ended(exitCode ?? undefined)),
+      (ended) => settle(run.ended(exitCodeOf(ended))),
       (error) => settle(run.lost(`the connection to the sandbox failed: ${reasonOf(error)}`))
     );
     return promise;
+  }
+
+  /** Whether nobody else may have the sandbox after what happened to a call. */
+  #judged({ toolId }, lease, error) {
+    if (!error) return false;
+    this.#log('error', { functionId: toolId, code: error.code }, 'Function execution failed');
+    if (CLEAN.has(error.code)) return false;
+    lease.retire();
+    return true;
   }
 
   async #make(details, sandboxConfig, signal) {
@@ -332,6 +340,15 @@ function killed(sandbox, id) {
   return bounded(GRACE_MS, undefined, (signal) =>
     sandbox.run({ command: 'node', args, cwd: FOLDER, env: {}, timeoutMs: GRACE_MS, onOutput() {}, signal })
   ).catch(() => {});
+}
+
+function errorOf(outcome) {
+  return outcome.ok ? undefined : fromOutcome(outcome);
+}
+
+/** What a provider gave as exit code, if it is one. */
+function exitCodeOf(ended) {
+  return Number.isInteger(ended?.exitCode) ? ended.exitCode | 0 : undefined;
 }
 
 function answer(outcome, resolve, reject) {

@@ -134,7 +134,7 @@ class VercelSandbox {
     return this.#endsAt - performance.now();
   }
 
-  async writeFiles(files, { signal }) {
+  async writeFiles(files, { signal } = {}) {
     const write = () =>
       this.#machine.writeFiles(
         files.map(({ path, content }) => ({ path, content: Buffer.from(content) })),

@@ -272,12 +272,7 @@ class FakeApi {
       return send(response, fault.status, { error }, fault.headers);
     }
     const context = { id, commandId, version, url, body: entry.body, bytes: body, account, request, response, fault };
-    const answer = await this.#act(route, context);
-    if (fault.cut === 'after') return request.socket.destroy();
-    if (fault.stall) return;
-    if (answer === undefined) return;
-    if (fault.without) delete (answer.sandbox ?? answer.session ?? answer.command)?.[fault.without];
-    send(response, 200, answer, fault.type && { 'content-type': fault.type });
+    respond(context, await this.#act(route, context));
   }
 
   #authorized(request, url) {
@@ -485,6 +480,14 @@ class FakeApi {
     machine.armExpiry();
     return { [context.version === 1 ? 'sandbox' : 'session']: machine.json() };
   }
+}
+
+/** The answer of an act, unless it has answered by itself or the fault will not have it. */
+function respond({ request, response, fault }, answer) {
+  if (fault.cut === 'after') return request.socket.destroy();
+  if (fault.stall || answer === undefined) return;
+  if (fault.without) delete (answer.sandbox ?? answer.session ?? answer.command)?.[fault.without];
+  send(response, 200, answer, fault.type && { 'content-type': fault.type });
 }
 
 function namedJson({ name, persistent, tags, machine, createdAt }) {

@@ -31,6 +31,8 @@ const MAX_PIECE_BYTES: usize = 8 * 1024;
 const ASCII_FACTOR: u64 = 6;
 /// The runner's exit code when the run was started before: a request that was sent twice.
 pub const ALREADY_STARTED_EXIT_CODE: i32 = 97;
+/// A shell's, and most engines', exit codes where the program could not be started.
+const NO_PROGRAM_EXIT_CODES: [i32; 2] = [126, 127];
 /// A shell's, and most engines', exit code of a process that a signal ended is this plus the signal's number.
 const SIGNAL_EXIT_CODE_BASE: i32 = 128;
 /// The highest signal.
@@ -63,6 +65,8 @@ pub struct Run {
     frame: Option<(u8, String)>,
     decoder: Decoder,
     notes: Notes,
+    /// The run is the process's that prints.
+    claimed: bool,
     started: bool,
     exiting: Option<i32>,
     settled: bool,
@@ -83,6 +87,7 @@ impl Run {
             frame: None,
             decoder: Decoder::new(max_output_bytes.saturating_mul(ASCII_FACTOR)),
             notes: Notes::default(),
+            claimed: false,
             started: false,
             exiting: None,
             settled: false,
@@ -114,7 +119,11 @@ impl Run {
             Some(ALREADY_STARTED_EXIT_CODE) if !self.started => {
                 Self::unknown("the request that started the run was answered twice or never, and came again")
             }
-            Some(code) if !self.started => self.not_started(code),
+            Some(code) if !self.started && (self.claimed || NO_PROGRAM_EXIT_CODES.contains(&code)) => {
+                self.not_started(code)
+            }
+            // The request may have come twice, and what ended here be the one that did not get the run.
+            Some(code) if !self.started => self.never_claimed(code),
             Some(code) => {
                 let stderr = self.tail(Stream::Stderr);
                 self.notes.ended(self.exit_status(code), &stderr, self.memory_mb)
@@ -139,6 +148,13 @@ impl Run {
              may run twice"
         );
         SandboxError::new(Code::OutcomeUnknown, Phase::Run, message)
+    }
+
+    fn never_claimed(&self, code: i32) -> SandboxError {
+        let printed = self.tail(Stream::Stderr);
+        let why =
+            format!("its process ended with code {code} before it had taken the job {}", printed.trim_end());
+        Self::unknown(why.trim_end())
     }
 
     fn not_started(&self, code: i32) -> SandboxError {
@@ -271,6 +287,7 @@ impl Run {
             Err(violation) => return self.settle(Err(outcome::channel_broken(&violation))),
         };
         match frame {
+            Frame::Ready => self.claimed = true,
             Frame::Started => self.started = true,
             Frame::Exiting { code } => self.exiting = Some(code),
             _ => {}
@@ -391,6 +408,8 @@ mod tests {
         let started = piece(17, '.', "");
         let exiting = piece(24, '.', "{\"code\":137}");
         assert_eq!(ended(&[], "no node", Some(127)).0, Code::StartFailed);
+        assert_eq!(ended(&[], "", Some(137)).0, Code::OutcomeUnknown, "another process may have the run");
+        assert_eq!(ended(&[piece(16, '.', "")], "", Some(1)).0, Code::StartFailed);
         assert_eq!(ended(&[], "", Some(ALREADY_STARTED_EXIT_CODE)).0, Code::OutcomeUnknown);
         assert_eq!(ended(std::slice::from_ref(&started), "", None).0, Code::OutcomeUnknown);
         assert_eq!(ended(std::slice::from_ref(&started), "", Some(97)).0, Code::Exited);

@@ -34,17 +34,20 @@ const PIECE_BYTES = 4096;
 const MARK = '\x1e';
 const HEX = '0123456789abcdef';
 const BUSY_WAIT_MS = 2;
-/** Frames that settle a call; see docs/worker-protocol.md. */
+/** Types of frames, the later ones settle a call; see docs/worker-protocol.md. */
+const READY = 16;
 const RETURNED = 18;
 const TOO_LARGE = 21;
 const INVALID = 25;
-/** How the processes of a run are found again. */
+/** How what a function starts is found again. */
 const RUN_VARIABLE = 'NATIVE_SANDBOX_RUN';
+/** How the host names the process of a run: of each process, should the request have come twice. */
+const RUNNER_VARIABLE = 'NATIVE_SANDBOX_RUNNER';
 
 const [, , action, id] = self.argv;
 const folder = join(__dirname, 'runs', id);
 
-if (action === 'end') endProcesses();
+if (action === 'end') endProcesses(true);
 else run();
 
 /** Takes the run: exactly one process ever gets past this, however often the request for it was sent. */
@@ -66,11 +69,12 @@ function run() {
   const tmpdir = join(folder, 'tmp');
   fs.mkdirSync(tmpdir);
   const env = { ...self.env, ...job.env, [RUN_VARIABLE]: id };
+  delete env[RUNNER_VARIABLE];
   const { serveJob } = require('./worker.cjs');
   self.on('exit', cleanUp);
   const opening = `${MARK}${nonce}`;
   const room = PIECE_BYTES - opening.length - 5;
-  serveJob({ ...job, env, cwd: folder, tmpdir, filename: join(folder, 'tool.js') }, code, args, (type, payload) => {
+  const tell = (type, payload) => {
     const text = ascii(payload);
     let start = 0;
     do {
@@ -79,7 +83,10 @@ function run() {
       start = end;
     } while (start < text.length);
     if ((type >= RETURNED && type <= TOO_LARGE) || type === INVALID) goSoon(lingerMs);
-  });
+  };
+  // The run is this process's: from here on the host knows what did not happen.
+  tell(READY, '');
+  serveJob({ ...job, env, cwd: folder, tmpdir, filename: join(folder, 'tool.js') }, code, args, tell);
 }
 
 /** What the function left running does not hold the run open for longer than this. */
@@ -92,7 +99,7 @@ function goSoon(lingerMs) {
 
 /** Leaves nothing of the run but the mark that it was. */
 function cleanUp() {
-  endProcesses();
+  endProcesses(false);
   try {
     rmSync(folder, { __proto__: null, recursive: true, force: true });
   } catch {
@@ -127,8 +134,11 @@ function ascii(json) {
   return done === 0 ? json : text + slice(json, done);
 }
 
-/** Kills the other processes that carry the run's variable; where there is no /proc, none is found. */
-function endProcesses() {
+/**
+ * Kills what the function started and, `withRunners`, the run's own processes; where there is no /proc, none is found. A run that
+ * ends leaves the others alone: one that came too late has to say so.
+ */
+function endProcesses(withRunners) {
   let names;
   try {
     names = readdirSync('/proc');
@@ -139,8 +149,9 @@ function endProcesses() {
     const pid = toNumber(names[at]);
     if (!(pid > 1) || pid === self.pid) continue;
     try {
-      if (includes(toText(readFileSync(`/proc/${pid}/environ`, 'latin1')), `${RUN_VARIABLE}=${id}`))
-        kill(pid, 'SIGKILL');
+      const environment = toText(readFileSync(`/proc/${pid}/environ`, 'latin1'));
+      const isRunner = withRunners && includes(environment, `${RUNNER_VARIABLE}=${id}`);
+      if (isRunner || includes(environment, `${RUN_VARIABLE}=${id}`)) kill(pid, 'SIGKILL');
     } catch {
       // It ended, or is another user's.
     }

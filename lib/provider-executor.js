@@ -249,6 +249,8 @@ class ProviderExecutor {
       );
       assertSandbox(this.#name, sandbox);
     } catch (error) {
+      // It may be a sandbox all the same, only not one that can be used.
+      if (typeof sandbox?.stop === 'function') await stopped(this.#name, sandbox);
       if (signal.aborted) throw error;
       throw failure('START_FAILED', 'start', `Provider "${this.#name}" could not create a sandbox`, error);
     }

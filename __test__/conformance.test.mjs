@@ -24,8 +24,22 @@ before(() => ownWorld());
 describe('local folders, the example', { skip: !LINUX, ...LIMIT }, () => {
   for (const { name, run } of conformanceTests({ provider: localFolders })) test(name, run);
 
+  const text = readFileSync(join(ROOT, 'examples', 'local-folder-provider.mjs'), 'utf8');
+
+  test('it is what the documentation builds', () => {
+    const steps = readFileSync(join(ROOT, 'docs', 'PROVIDERS.md'), 'utf8').split('**6.')[0];
+    const blocks = [...steps.split('## A provider of your own')[1].matchAll(/```js\n(.*?)```/gs)];
+    const documented = blocks.flatMap(([, block]) => block.split('\n').map((line) => line.trim()));
+    const present = new Set(text.split('\n').map((line) => line.trim()));
+    assert.ok(documented.length > 30);
+    assert.deepEqual(
+      documented.filter((line) => !line.startsWith('//') && !present.has(line)),
+      []
+    );
+  });
+
   test('it has about sixty lines', () => {
-    const lines = readFileSync(join(ROOT, 'examples', 'local-folder-provider.mjs'), 'utf8').split('\n');
+    const lines = text.split('\n');
     const code = lines.filter((line) => line.trim() !== '' && !line.startsWith('//') && !line.startsWith('import'));
     assert.ok(code.length <= 66, `${code.length} lines`);
   });

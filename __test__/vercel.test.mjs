@@ -322,15 +322,34 @@ for (const version of VERSIONS) {
       assert.equal((await fails('() => 1')).code, 'OUTCOME_UNKNOWN');
     });
 
-    test('a sandbox that has ended is replaced, and no stopped one is resumed', async () => {
-      await run('() => 1');
-      await api.running()[0].stop();
-      const from = api.requests.length;
-      assert.equal(await run('() => 2'), 2);
-      const counts = api.counts(from);
-      assert.equal(counts.create, 1);
-      assert.equal(counts.get, undefined, 'nothing was resumed');
-    });
+    for (const [what, end] of [
+      ['was stopped', (machine) => machine.stop()],
+      [
+        'ended before its time',
+        (machine) => {
+          machine.timeout = 0;
+          machine.armExpiry();
+          return until(() => machine.status === 'stopped', 5_000, 'it ends');
+        },
+      ],
+      [
+        'the service has forgotten',
+        async (machine) => {
+          await machine.stop();
+          api.machines.delete(machine.id);
+        },
+      ],
+    ]) {
+      test(`a sandbox that ${what} is replaced, and not resumed`, async () => {
+        await run('() => 1');
+        await end(api.running()[0]);
+        const from = api.requests.length;
+        assert.equal(await run('() => 2'), 2);
+        const counts = api.counts(from);
+        assert.equal(counts.create, 1);
+        assert.equal(counts.get, undefined);
+      });
+    }
 
     test('a sandbox that is stopped during a run loses it', async () => {
       await run('() => 1');

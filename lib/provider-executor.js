@@ -90,7 +90,7 @@ class ProviderExecutor {
     this.#calls.add(entry);
     entry.over.then(() => {
       this.#calls.delete(entry);
-      if (onUsage) quietly(() => onUsage({ wallMs: performance.now() - entry.began }));
+      if (onUsage) quietly(() => onUsage({ durationMs: performance.now() - entry.began }));
     });
     try {
       return await life;

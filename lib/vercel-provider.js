@@ -33,7 +33,11 @@ let loading;
 
 /** The SDK, at first use. A missing package is asked for again: it may be installed meanwhile. */
 async function sdk() {
-  loading ??= import(PACKAGE);
+  // Jest has no `import()` in CommonJS unless it is told to; all supported versions can be required.
+  loading ??= import(PACKAGE).catch((error) => {
+    if (String(error?.code).startsWith('ERR_VM_DYNAMIC_IMPORT')) return require(PACKAGE);
+    throw error;
+  });
   try {
     const module = await loading;
     const Sandbox = module.Sandbox ?? module.default?.Sandbox;

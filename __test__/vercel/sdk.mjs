@@ -20,6 +20,9 @@ export const VERSIONS = process.env.NSE_TEST_FULL ? ['0.0.24', '1.10.2', '2.9.2'
 
 const SERVICE = 'https://vercel.com';
 
+// While this is loaded: later a test file has made a world of its own, without the npm settings of this machine.
+for (const version of VERSIONS) installed(version);
+
 /** The folder of an installed SDK; installed when it is not there yet, and kept with what is built. */
 function installed(version) {
   const folder = join(ROOT, 'target', 'vercel-sdk', version);

@@ -83,6 +83,13 @@ for (const [how, file, line] of [
   });
 }
 
+test('the conformance suite comes with it', () => {
+  const line =
+    "console.log(require('native-sandbox-executor/conformance').conformanceTests({ provider: { create() {} } }).length > 10);";
+  writeFileSync(join(project, 'conform.cjs'), `${line}\n`);
+  assert.equal(node(['conform.cjs'], project), 'true\n');
+});
+
 test('an importing TypeScript project finds the types', () => {
   writeFileSync(
     join(project, 'use.mts'),

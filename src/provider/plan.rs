@@ -16,7 +16,7 @@ use crate::{
     config::{HostFacts, Network, Settings, Tier, millis},
     error::{Code, Phase, SandboxError},
     install::{InstallScripts, policy},
-    pool::{Policy, PoolKey},
+    pool::{Policy, PoolKey, key::hex},
     source::{self, Kind, Prepared, Runtime},
     worker::protocol,
 };
@@ -27,7 +27,7 @@ const QUICK_REQUEST_BYTES: usize = 32 * 1024;
 /// function left running has its linger.
 pub const LIFETIME_MARGIN: Duration = Duration::from_secs(15);
 /// A new sandbox is asked to live so much longer than its first call needs, at most: it ends by itself if its host dies.
-pub const MAX_REUSE_LIFETIME: Duration = Duration::from_secs(30 * 60);
+pub const MAX_REUSE_LIFETIME: Duration = Duration::from_mins(30);
 
 /// A call as the JavaScript surface sends it.
 #[derive(Debug, Deserialize)]
@@ -257,7 +257,7 @@ fn scope(settings: &Settings, request: &Request) -> String {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
     }
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&digest.finalize())
 }
 
 /// JSON text that does not depend on the order of keys.
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn the_sandbox_outlives_the_timeout() {
         let plan = plan(&json!({}), &json!({ "timeoutMs": 60_000 }));
-        assert!(plan.wish.lifetime >= Duration::from_secs(60) + LIFETIME_MARGIN);
+        assert!(plan.wish.lifetime >= Duration::from_mins(1) + LIFETIME_MARGIN);
     }
 
     #[test]

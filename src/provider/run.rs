@@ -47,6 +47,17 @@ pub enum Stream {
     Stderr,
 }
 
+/// How far the process that prints has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It has told nothing; another process may have the run.
+    Nothing,
+    /// The run is its own.
+    Claimed,
+    /// The function may have run.
+    Started,
+}
+
 /// What a chunk was.
 #[derive(Debug, Default, PartialEq)]
 pub struct Taken {
@@ -65,9 +76,7 @@ pub struct Run {
     frame: Option<(u8, String)>,
     decoder: Decoder,
     notes: Notes,
-    /// The run is the process's that prints.
-    claimed: bool,
-    started: bool,
+    progress: Progress,
     exiting: Option<i32>,
     settled: bool,
     used_bytes: u64,
@@ -87,8 +96,7 @@ impl Run {
             frame: None,
             decoder: Decoder::new(max_output_bytes.saturating_mul(ASCII_FACTOR)),
             notes: Notes::default(),
-            claimed: false,
-            started: false,
+            progress: Progress::Nothing,
             exiting: None,
             settled: false,
             used_bytes: 0,
@@ -114,20 +122,21 @@ impl Run {
         if let Some(outcome) = self.printed(Stream::Stdout, rest).settled {
             return outcome;
         }
-        let error = match exit_code {
-            None => Self::unknown("the sandbox did not say how the run ended"),
-            Some(ALREADY_STARTED_EXIT_CODE) if !self.started => {
-                Self::unknown("the request that started the run was answered twice or never, and came again")
-            }
-            Some(code) if !self.started && (self.claimed || NO_PROGRAM_EXIT_CODES.contains(&code)) => {
-                self.not_started(code)
-            }
-            // The request may have come twice, and what ended here be the one that did not get the run.
-            Some(code) if !self.started => self.never_claimed(code),
-            Some(code) => {
+        let error = match (exit_code, self.progress) {
+            (None, _) => Self::unknown("the sandbox did not say how the run ended"),
+            (Some(code), Progress::Started) => {
                 let stderr = self.tail(Stream::Stderr);
                 self.notes.ended(self.exit_status(code), &stderr, self.memory_mb)
             }
+            (Some(code), Progress::Claimed) => self.not_started(code),
+            (Some(ALREADY_STARTED_EXIT_CODE), Progress::Nothing) => {
+                Self::unknown("the request that started the run was answered twice or never, and came again")
+            }
+            (Some(code), Progress::Nothing) if NO_PROGRAM_EXIT_CODES.contains(&code) => {
+                self.not_started(code)
+            }
+            // The request may have come twice, and what ended here be the one that did not get the run.
+            (Some(code), Progress::Nothing) => self.never_claimed(code),
         };
         Err(self.with_tails(error))
     }
@@ -287,8 +296,8 @@ impl Run {
             Err(violation) => return self.settle(Err(outcome::channel_broken(&violation))),
         };
         match frame {
-            Frame::Ready => self.claimed = true,
-            Frame::Started => self.started = true,
+            Frame::Ready => self.progress = Progress::Claimed,
+            Frame::Started => self.progress = Progress::Started,
             Frame::Exiting { code } => self.exiting = Some(code),
             _ => {}
         }
@@ -316,9 +325,8 @@ fn unescaped_bytes(json: &str) -> u64 {
         };
         bytes -= match unit {
             0..0x80 => 0,
-            0x80..0x800 => 4,
-            // Half of a pair that has four bytes.
-            0xd800..0xe000 => 4,
+            // The latter: half of a pair that has four bytes.
+            0x80..0x800 | 0xd800..0xe000 => 4,
             _ => 3,
         };
     }
@@ -400,7 +408,9 @@ mod tests {
     fn the_end_says_what_happened() {
         let ended = |frames: &[String], stderr: &str, exit: Option<i32>| {
             let mut run = run();
-            frames.iter().for_each(|frame| assert_eq!(all(&mut run, frame).settled, None));
+            for frame in frames {
+                assert_eq!(all(&mut run, frame).settled, None);
+            }
             run.push(Stream::Stderr, stderr.as_bytes());
             let error = run.ended(exit).expect_err("an error");
             (error.code, error.message)
@@ -422,16 +432,13 @@ mod tests {
     #[test]
     fn escaped_bytes_are_counted_as_what_they_stand_for() {
         for text in ["plain", "é", "€", "😀"] {
-            let escaped: String =
-                text.encode_utf16()
-                    .map(|unit| {
-                        if unit < 0x80 {
-                            char::from(unit as u8).to_string()
-                        } else {
-                            format!("\\u{unit:04x}")
-                        }
-                    })
-                    .collect();
+            let mut escaped = String::new();
+            for unit in text.encode_utf16() {
+                match u8::try_from(unit) {
+                    Ok(byte) if byte.is_ascii() => escaped.push(char::from(byte)),
+                    _ => escaped.extend([format!("\\u{unit:04x}")]),
+                }
+            }
             assert_eq!(unescaped_bytes(&escaped), text.len() as u64, "{text}");
         }
     }

@@ -170,11 +170,55 @@ export interface ExecutorOptions {
    */
   cleanupIntervalMs?: number;
   /**
-   * MiB of JavaScript heap a function may use; beyond it the call is rejected with `MEMORY_LIMIT`.
+   * MiB of JavaScript heap a function may use, at least 16; beyond it the call is rejected with `MEMORY_LIMIT`.
    *
    * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MEMORY_MB`.
    */
   memoryMb?: number;
+  /**
+   * MiB of memory outside of the heap (buffers, WebAssembly, threads, native code) that a call may use; beyond it the call is
+   * rejected with `MEMORY_LIMIT`. Together with the heap: what the one leaves the other may use. The kernel limits what each
+   * process allocates (`RLIMIT_DATA`; from Node 24 on with 8.5 GiB more, which worker threads reserve for code); what all
+   * processes of the call really hold is looked at as `diskMb` is. Linux.
+   *
+   * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_NATIVE_MEMORY_MB`.
+   */
+  nativeMemoryMb?: number;
+  /**
+   * Seconds of processor time, of all threads together, that each process of a call may use; beyond it the call is rejected
+   * with `CPU_LIMIT`. A booted worker's boot counts.
+   *
+   * Default: no limit beyond the time of the call. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_CPU_SECONDS`.
+   */
+  cpuSeconds?: number;
+  /**
+   * Files and sockets that each process of a call may have open, at least 64; opening one more throws `EMFILE` in the function.
+   *
+   * Default 4096, or what the server itself may, if that is less. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_OPEN_FILES`.
+   */
+  openFiles?: number;
+  /**
+   * MiB that one file may have; writing beyond it throws `EFBIG` in the function, and rejects with `DISK_LIMIT` if that is not
+   * caught.
+   *
+   * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_FILE_SIZE_MB`.
+   */
+  fileSizeMb?: number;
+  /**
+   * MiB that working and temp folder of a call may take on disk together, and at most 100,000 files; beyond it the call is ended
+   * and rejected with `DISK_LIMIT`. Looked at every 100 ms or less often: a call can write more between two looks. What is
+   * written elsewhere, or deleted and still open, is not seen.
+   *
+   * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_DISK_MB`.
+   */
+  diskMb?: number;
+  /**
+   * Processes that a call may have at once, its own included; beyond it the call is ended and rejected with `PROCESS_LIMIT`.
+   * Looked at as `diskMb` is. Linux.
+   *
+   * Default 128. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MAX_PROCESSES`.
+   */
+  maxProcesses?: number;
   /**
    * Calls that may run at once in this process, whatever their `vcpus`; tools take turns. At least 1.
    *
@@ -241,7 +285,8 @@ export interface ExecutorOptions {
   start?: 'zygote' | 'standby' | 'spawn';
   /**
    * Absolute path of the folder for installed dependencies and working folders; made when missing. All processes of the user
-   * that name the same one share what is installed there; other users can read it, not change it.
+   * that name the same one share what is installed there; other users can read it, not change it. Without a backslash, outside of
+   * Windows: below one Node imports no modules.
    *
    * Default: a folder of the user's below `os.tmpdir()`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR`.
    */
@@ -513,6 +558,8 @@ export interface ExecutorMetrics {
     evictions: number;
     renewals: number;
   };
+  /** Source texts that are kept in their prepared form, and how often one of them spared the work. Absent when the options are bad. */
+  sources?: { kept: number; reused: number };
   [area: string]: unknown;
 }
 
@@ -520,6 +567,8 @@ export interface ExecutorMetrics {
 export interface IsolationReport {
   /** The tier in force. */
   tier: IsolationTier;
+  /** Which limits of a call are enforced here, and by whom. */
+  limits: Array<{ option: keyof ExecutorOptions; inForce: boolean; by: string }>;
   [detail: string]: unknown;
 }
 
@@ -537,7 +586,7 @@ export type SandboxErrorCode =
   | 'INVALID_CONFIG'
   /** The source text is no runnable function. */
   | 'INVALID_SOURCE'
-  /** A dependency is malformed, or forbidden by the policy. */
+  /** A dependency is malformed, or forbidden by the policy; or the code imports a package that is not declared. */
   | 'INVALID_DEPENDENCY'
   /** No permit came free in time, or too many calls wait already. */
   | 'QUEUE_TIMEOUT'
@@ -559,9 +608,13 @@ export type SandboxErrorCode =
   | 'TIMEOUT'
   /** stdout, stderr and result together were too large. */
   | 'OUTPUT_LIMIT'
+  /** The heap, the memory outside of it, or the machine's was used up; the text says which. */
   | 'MEMORY_LIMIT'
+  /** The processor time was used up. */
   | 'CPU_LIMIT'
+  /** Too many processes at once. */
   | 'PROCESS_LIMIT'
+  /** A file, or working and temp folder together, grew too large. */
   | 'DISK_LIMIT'
   /** The function threw, or an error in it was not handled; what it threw is the `cause`. */
   | 'TOOL_ERROR'
@@ -600,8 +653,8 @@ export class SandboxError extends Error {
   /** The end of what the function (or npm) printed, where it ran. */
   stderr?: string;
   /**
-   * What the function threw: an `Error` with its own name, message, stack, enumerable fields and causes, or the text or
-   * fields of anything else. For `ABORTED` the signal's reason, for `ADDON_MISSING` the loader's error.
+   * What the function threw: an `Error` with its own name, message, stack, enumerable fields and causes, a `null`, number,
+   * boolean or text itself, or the fields or text of anything else; absent when it threw `undefined`. For `ABORTED` the signal's reason, for `ADDON_MISSING` the loader's error.
    */
   cause?: unknown;
 }
@@ -617,7 +670,9 @@ export interface SandboxLogger {
 }
 
 /**
- * Sets where this package logs. Silent until then, and again with `null`.
+ * Sets where this package logs. Until then it logs by `getLogger` of `@inkeep/agents-core` where that optional peer is
+ * installed (loaded at the first call; the run API's own copy where `native-sandbox-executor/register` swapped), else not
+ * at all. Silent with `null`.
  *
  * - a logger: gets every record; where it has a `child` method, as pino's, `child({ name })` gets those of that name;
  * - a function `(name) => logger`, such as the `getLogger` of `@inkeep/agents-core`.
@@ -629,3 +684,21 @@ export interface SandboxLogger {
  * @throws {TypeError} when it is neither
  */
 export function setLogger(logger: SandboxLogger | ((name: string) => SandboxLogger) | null): void;
+
+/* ------------------------------------------------------------------ the swap */
+
+/** What `native-sandbox-executor/register` did in this thread. */
+export interface SwapReport {
+  /** Whether this package has taken the place of the run API's executor: so from the first function tool on. */
+  swapped: boolean;
+  /**
+   * How modules are hooked: with the one or the other function of `node:module`, not at all because the variable
+   * `NATIVE_SANDBOX_EXECUTOR` was `off` at the start, or not at all because nobody asked for it.
+   */
+  hook: 'registerHooks' | 'register' | 'off' | 'none';
+  /** URLs of the modules in whose place this package was given, at most 16. */
+  modules: string[];
+}
+
+/** Tells whether the swap happened. Never throws. */
+export function swapReport(): SwapReport;

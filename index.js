@@ -10,3 +10,4 @@ exports.SandboxError = require('./lib/errors.js').SandboxError;
 exports.isolationReport = require('./lib/native-executor.js').isolationReport;
 exports.registerProvider = require('./lib/providers.js').registerProvider;
 exports.setLogger = require('./lib/logger.js').setLogger;
+exports.swapReport = require('./lib/swap.js').swapReport;

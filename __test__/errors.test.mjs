@@ -148,3 +148,52 @@ test('the stack shows the caller, and stack traces of the function its own lines
   assert.match(error.stack, /errors\.test\.mjs/);
   assert.match(error.cause.stack, /:3:\d+/);
 });
+
+test('whatever is thrown, and whatever is its cause, arrives as what it is', async () => {
+  const cause = async (source) => (await rejection(run(`() => { ${source} }`))).cause;
+  for (const [thrown, expected] of [
+    ['null', null],
+    ['undefined', undefined],
+    ['0', 0],
+    ['-1.5', -1.5],
+    ['false', false],
+    ['""', ''],
+    ['NaN', 'NaN'],
+    ['10n', '10'],
+    ['Symbol("s")', 'Symbol(s)'],
+    ['Object.freeze({ a: 1 })', { a: 1 }],
+    ['[1, null]', [1, null]],
+  ]) {
+    assert.deepEqual(await cause(`throw ${thrown};`), expected, thrown);
+    const inner = await cause(`throw new Error('outer', { cause: ${thrown} });`);
+    assert.equal(inner.message, 'outer');
+    assert.deepEqual(inner.cause, expected, `a cause ${thrown}`);
+    const many = await cause(`throw new AggregateError([${thrown}], 'many');`);
+    assert.deepEqual([many.constructor, many.errors], [AggregateError, [expected]]);
+  }
+  assert.deepEqual((await cause(`throw new AggregateError([], 'none');`)).errors, []);
+});
+
+test('errors that are frozen, of another realm, behind proxies, or throw when they are looked at are told', async () => {
+  for (const [source, text] of [
+    ['throw Object.freeze(new RangeError("cold"))', /RangeError: cold/],
+    ['throw require("vm").runInNewContext("new RangeError(\'elsewhere\')")', /RangeError: elsewhere/],
+    ['throw new Proxy(new RangeError("veiled"), {})', /RangeError: veiled/],
+    ['const { proxy, revoke } = Proxy.revocable({}, {}); revoke(); throw proxy', /code 1: ./],
+    [
+      'const no = () => { throw 1; }; throw new Proxy(new Error("x"), { get: no, getPrototypeOf: no, ownKeys: no })',
+      /code 1: ./,
+    ],
+    [
+      'const error = new Error("half"); Object.defineProperty(error, "cause", { get() { throw 1; } }); ' +
+        'Object.defineProperty(error, "odd", { enumerable: true, get() { throw 1; } }); throw error',
+      /Error: half/,
+    ],
+    ['const error = new Error("loop"); error.cause = error; throw error', /Error: loop/],
+    ['throw Object.create(null)', /code 1: ./],
+  ]) {
+    const error = await rejection(run(`() => { ${source}; }`));
+    assert.deepEqual([error.code, error.phase], ['TOOL_ERROR', 'run'], source);
+    assert.match(error.message, text);
+  }
+});

@@ -32,6 +32,7 @@ test('require and import() of the package give the same classes', async () => {
     'isolationReport',
     'registerProvider',
     'setLogger',
+    'swapReport',
   ]);
 });
 

@@ -23,6 +23,10 @@ export const ROOT = fileURLToPath(new URL('..', import.meta.url));
 export const SURFACE = join(ROOT, 'index.js');
 export const LINUX = process.platform === 'linux';
 
+/** Ways to get a worker that the machine has: booted for the call, booted ahead of need, forked. */
+const FORKS = LINUX && [22, 24].includes(Number.parseInt(process.versions.node, 10));
+export const RUNGS = ['spawn', 'standby', ...(FORKS ? ['zygote'] : [])];
+
 const require = createRequire(import.meta.url);
 
 /** Between two looks at something that has no event of its own. */
@@ -170,19 +174,17 @@ export function filesBelow(folder) {
 
 /**
  * Runs a script that has `factory`, `Factory`, `run` and `say` at hand in a host process of its own. `exited` gives what
- * it said, as values.
+ * it said, as values. A `bare` one has nothing at hand.
  */
-export function host(body, { env = {}, nodeArgs = [], limitMs = 60_000 } = {}) {
+export function host(body, { env = {}, nodeArgs = [], limitMs = 60_000, bare = false } = {}) {
   const file = join(process.env.TMPDIR, `host-${newMarker()}.mjs`);
-  writeFileSync(
-    file,
-    `import { run, surface, tool } from ${JSON.stringify(import.meta.url)};
+  const atHand = `import { run, surface, tool } from ${JSON.stringify(import.meta.url)};
 const { SandboxExecutorFactory: Factory, ...rest } = surface();
 const factory = Factory.getInstance();
 const say = (value) => process.stdout.write(JSON.stringify(value) + '\\n');
 void [run, tool, factory, rest, say];
-${body}`
-  );
+`;
+  writeFileSync(file, (bare ? '' : atHand) + body);
   const child = spawn(process.execPath, [...nodeArgs, file], {
     env: { ...process.env, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],

@@ -27,7 +27,6 @@ test('a result of the limit fits, one byte more does not', async () => {
 });
 
 test('stdout, stderr and result share one budget, counted in bytes', async () => {
-  // Written at once: what a stream still holds when the function settles is not counted.
   // Three bytes a character, three times: 900,000 bytes fit, 1,080,000 do not, though they are 360,000 characters.
   const source =
     '({ n }) => { for (const fd of [1, 2]) require("node:fs").writeSync(fd, "値".repeat(n)); return "値".repeat(n); }';
@@ -75,3 +74,26 @@ test('what is left running does not delay the result', async () => {
   assert.equal(await run('() => { setInterval(() => {}, 1000); return 1; }'), 1);
   assert.ok(performance.now() - began < 5000);
 });
+
+for (const start of ['spawn', 'standby', undefined]) {
+  test(`more than a pipe holds, written before the function settles, counts and is told (${start ?? 'any'} rung)`, async () => {
+    const factory = new (surface().SandboxExecutorFactory)({ start });
+    const print = (bytes, more = 'return 1') =>
+      tool(
+        `() => { process.stdout.write('o'.repeat(${bytes})); process.stderr.write('e'.repeat(${bytes})); ${more}; }`
+      );
+    const told = { stdout: 0, stderr: 0 };
+    const onLogs = ({ stream, text }) => {
+      told[stream] += text.length;
+    };
+    assert.equal(await factory.executeFunctionTool('t', {}, print(500_000), { onLogs }), 1);
+    await until(() => told.stdout === 500_000 && told.stderr === 500_000, 5000, 'all of the output');
+    const tooMuch = await rejection(factory.executeFunctionTool('t', {}, print(600_000)));
+    assert.equal(tooMuch.message, EXCEEDED);
+    const left = await rejection(
+      factory.executeFunctionTool('t', {}, print(300_000, `console.log('end'); process.exit(3)`))
+    );
+    assert.match(left.message, /code 3/);
+    assert.match(left.stdout, /oend\n$/);
+  });
+}

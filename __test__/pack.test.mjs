@@ -39,7 +39,11 @@ test('it holds what it needs and nothing of the workshop', () => {
   for (const path of [
     'index.js',
     'index.d.ts',
+    'register.js',
+    'register.d.ts',
     'lib/factory.js',
+    'lib/hooks-thread.mjs',
+    'docs/MIGRATING.md',
     'binding.cjs',
     'README.md',
     'LICENSE',
@@ -88,6 +92,13 @@ test('the conformance suite comes with it', () => {
     "console.log(require('native-sandbox-executor/conformance').conformanceTests({ provider: { create() {} } }).length > 10);";
   writeFileSync(join(project, 'conform.cjs'), `${line}\n`);
   assert.equal(node(['conform.cjs'], project), 'true\n');
+});
+
+test('the flag finds its module', () => {
+  const report = "require('native-sandbox-executor').swapReport().hook";
+  for (const flag of ['--import', '--require']) {
+    assert.match(node([flag, 'native-sandbox-executor/register', '-p', report], project), /^register(Hooks)?\n$/);
+  }
 });
 
 test('an importing TypeScript project finds the types', () => {

@@ -2,13 +2,10 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { LINUX, ownWorld, rejection, surface, tool } from './helpers.mjs';
+import { LINUX, ownWorld, RUNGS, rejection, surface, tool } from './helpers.mjs';
 
 before(ownWorld);
 after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
-
-const FORKS = LINUX && [22, 24].includes(Number.parseInt(process.versions.node, 10));
-const RUNGS = ['spawn', 'standby', ...(FORKS ? ['zygote'] : [])];
 
 /** Bodies of functions with what they give. */
 const JOBS = {

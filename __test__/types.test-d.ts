@@ -22,6 +22,7 @@ import {
   VercelSandboxExecutor,
 } from 'native-sandbox-executor';
 import { type ConformanceTest, conformanceTests } from 'native-sandbox-executor/conformance';
+import type { SwapReport, swapReport } from 'native-sandbox-executor/register';
 
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
 function same<_Answer extends true>(): void {}
@@ -93,6 +94,9 @@ same<Same<typeof error.name, 'SandboxError'>>();
 setLogger(null);
 setLogger({ debug() {}, info() {}, warn() {}, error() {} });
 setLogger((name) => ({ debug: () => name, info() {}, warn() {}, error() {} }));
+
+same<Same<ReturnType<typeof swapReport>, SwapReport>>();
+same<Same<SwapReport['hook'], 'registerHooks' | 'register' | 'off' | 'none'>>();
 
 // What must not compile.
 // @ts-expect-error a provider that does not exist

@@ -11,7 +11,7 @@
 //   --name <name>      of the report: bench-results/<name>.json (default: latest)
 //   --results <folder> of the report and the picture (default: bench-results)
 //   --svg <path>       of the picture (default: latency.svg among the results)
-//   --cache <folder>   where the original is kept; about 620 MB
+//   --cache <folder>   where the original is kept; about 390 MB
 //   --no-build         measures what is built already
 //
 // Ends with 1 when a row broke or an answer of this package was wrong; a missed target is told, and is no failure.
@@ -145,11 +145,11 @@ async function prepared(options) {
   if (!existsSync(join(ROOT, 'binding.cjs')))
     throw new StepFailed('There is no build to measure: leave --no-build out.');
   const machine = facts();
-  const node = node22(options.cache, options.node && resolve(options.node));
+  const node = await node22(options.cache, options.node && resolve(options.node));
   const files = { ours: join(ROOT, 'index.js') };
   let originalIs = 'left out (--no-original)';
   if (!options['no-original']) {
-    const { file, version } = original(options.cache);
+    const { file, version } = await original(options.cache);
     files.original = file;
     originalIs = `${ORIGINAL} ${version}`;
   }

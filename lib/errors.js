@@ -2,10 +2,23 @@
 
 // `SandboxError`, and how the core's outcome (plain values) becomes one.
 
+const {
+  accessor,
+  captureStackTrace,
+  field,
+  hasOwn,
+  hidden,
+  indexOf,
+  isArray,
+  keys,
+  parse,
+  slice,
+} = require('./intrinsics.js');
+
 /** @typedef {{ code: string, phase: string, durationMs?: number, stdout?: string, stderr?: string, cause?: unknown }} Details */
 
 /** What an error of the function's own may be an instance of again on this side. */
-const BUILT_IN_ERRORS = { EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
+const BUILT_IN_ERRORS = { __proto__: null, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
 
 class SandboxError extends Error {
   /**
@@ -14,20 +27,15 @@ class SandboxError extends Error {
    */
   constructor(message, { code, phase, durationMs = 0, stdout, stderr, cause }) {
     super(message);
-    this.code = code;
-    this.phase = phase;
-    this.durationMs = durationMs;
-    if (stdout !== undefined) this.stdout = stdout;
-    if (stderr !== undefined) this.stderr = stderr;
+    field(this, 'code', code);
+    field(this, 'phase', phase);
+    field(this, 'durationMs', durationMs);
+    if (stdout !== undefined) field(this, 'stdout', stdout);
+    if (stderr !== undefined) field(this, 'stderr', stderr);
     if (cause !== undefined) hidden(this, 'cause', cause);
   }
 }
 hidden(SandboxError.prototype, 'name', 'SandboxError');
-
-/** Defines what an ordinary `Error` does not enumerate either. */
-function hidden(target, key, value) {
-  Object.defineProperty(target, key, { value, writable: true, enumerable: false, configurable: true });
-}
 
 /**
  * The caller's frames, taken before the first `await` throws them away. Formatted only when somebody asks for the text.
@@ -35,8 +43,8 @@ function hidden(target, key, value) {
  * @returns {{ stack?: string }}
  */
 function callSite(above) {
-  const site = {};
-  Error.captureStackTrace(site, above);
+  const site = { __proto__: null };
+  captureStackTrace(site, above);
   return site;
 }
 
@@ -45,74 +53,111 @@ function callSite(above) {
  * frames costs more than everything else an error needs, and most errors are only read for their message.
  */
 function standAt(error, site) {
-  Object.defineProperty(error, 'stack', {
-    configurable: true,
-    enumerable: false,
-    get() {
+  accessor(
+    error,
+    'stack',
+    () => {
       hidden(error, 'stack', `${error.name}: ${error.message}${framesOf(site)}`);
       return error.stack;
     },
-    set(value) {
-      hidden(error, 'stack', value);
-    },
-  });
+    (value) => hidden(error, 'stack', value)
+  );
   return error;
 }
 
 function framesOf({ stack }) {
-  const start = typeof stack === 'string' ? stack.indexOf('\n    at ') : -1;
-  return start < 0 ? '' : stack.slice(start);
+  const start = typeof stack === 'string' ? indexOf(stack, '\n    at ') : -1;
+  return start < 0 ? '' : slice(stack, start);
 }
 
 /** A bad value in what the caller handed over. */
 function invalidConfig(message, cause) {
-  return new SandboxError(message, { code: 'INVALID_CONFIG', phase: 'validate', cause });
+  return new SandboxError(message, { __proto__: null, code: 'INVALID_CONFIG', phase: 'validate', cause });
+}
+
+/** What a caught value says: its message, else its text. Never throws, whatever was thrown. */
+function reasonOf(error) {
+  try {
+    const { message } = error;
+    if (typeof message === 'string' && message !== '') return message;
+  } catch {
+    // `undefined`, `null`, and what throws when it is looked at.
+  }
+  return textOf(error);
+}
+
+/** A value as text, for a message. */
+function textOf(value) {
+  try {
+    return String(value);
+  } catch {
+    return `an unreadable ${typeof value}`;
+  }
 }
 
 /**
  * The error of a failed outcome.
  * @param {{ code: string, phase: string, message: string, durationMs: number, stdout?: string, stderr?: string, causeJson?: string }} outcome
  */
-function fromOutcome({ causeJson, message, ...details }) {
-  const cause = causeJson == null ? undefined : thrownValue(parseCause(causeJson));
-  return new SandboxError(message, { ...withoutNulls(details), cause });
+function fromOutcome(outcome) {
+  const causeJson = own(outcome, 'causeJson');
+  return new SandboxError(own(outcome, 'message'), {
+    __proto__: null,
+    code: own(outcome, 'code'),
+    phase: own(outcome, 'phase'),
+    durationMs: own(outcome, 'durationMs'),
+    stdout: own(outcome, 'stdout'),
+    stderr: own(outcome, 'stderr'),
+    cause: causeJson === undefined ? undefined : thrownValue(parseCause(causeJson)),
+  });
 }
 
-function withoutNulls(details) {
-  return Object.fromEntries(Object.entries(details).filter(([, value]) => value !== null));
+/** What the core set; it leaves out what there is not, or says `null`. */
+function own(outcome, key) {
+  return hasOwn(outcome, key) ? (outcome[key] ?? undefined) : undefined;
 }
 
 function parseCause(json) {
   try {
-    return JSON.parse(json);
+    return parse(json);
   } catch {
     // A text that is no JSON still tells more than nothing.
-    return { text: json };
+    return { __proto__: null, text: json };
   }
 }
 
 /**
  * What the function threw (`docs/worker-protocol.md`, "thrown value"): an `Error` with its name, message, stack,
- * enumerable fields and causes; of anything else its fields, or its text.
+ * enumerable fields and causes; of anything else its fields, itself, or its text.
  */
-function thrownValue(thrown) {
-  if (thrown === null || typeof thrown !== 'object') return thrown;
-  const { text, name, message, stack, fields } = thrown;
-  const isError = [name, message, stack].some((part) => part !== undefined);
-  return isError ? rebuiltError(thrown) : (fields ?? text);
+function thrownValue(given) {
+  if (given === null || typeof given !== 'object') return given;
+  const thrown = { __proto__: null, ...given };
+  if (thrown.kind === 'undefined') return undefined;
+  if ('value' in thrown) return thrown.value;
+  if ('name' in thrown || 'message' in thrown || 'stack' in thrown) return rebuiltError(thrown);
+  return 'fields' in thrown ? thrown.fields : thrown.text;
 }
 
-function rebuiltError({ name, message = '', stack, cause, errors, fields }) {
-  const error = Array.isArray(errors)
-    ? new AggregateError(errors.map(thrownValue), message)
-    : new (Object.hasOwn(BUILT_IN_ERRORS, name) ? BUILT_IN_ERRORS[name] : Error)(message);
+function rebuiltError(thrown) {
+  const { name, message = '', stack, errors, fields } = thrown;
+  const error = isArray(errors) ? aggregate(errors, message) : new (BUILT_IN_ERRORS[name] ?? Error)(message);
   if (typeof name === 'string' && error.name !== name) hidden(error, 'name', name);
   if (typeof stack === 'string') hidden(error, 'stack', stack);
-  if (cause !== undefined) hidden(error, 'cause', thrownValue(cause));
-  for (const [key, value] of Object.entries(fields ?? {})) {
+  if ('cause' in thrown) hidden(error, 'cause', thrownValue(thrown.cause));
+  if (fields !== null && typeof fields === 'object') {
+    const names = keys(fields);
     // Not `error[key] = …`: a field named `__proto__` is a field like any other.
-    Object.defineProperty(error, key, { value, writable: true, enumerable: true, configurable: true });
+    for (let i = 0; i < names.length; i++) field(error, names[i], fields[names[i]]);
   }
+  return error;
+}
+
+function aggregate(errors, message) {
+  const error = new AggregateError([], message);
+  const rebuilt = [];
+  for (let i = 0; i < errors.length; i++) field(rebuilt, i, thrownValue(errors[i]));
+  hidden(error, 'errors', rebuilt);
   return error;
 }
 
@@ -120,4 +165,6 @@ exports.SandboxError = SandboxError;
 exports.callSite = callSite;
 exports.fromOutcome = fromOutcome;
 exports.invalidConfig = invalidConfig;
+exports.reasonOf = reasonOf;
 exports.standAt = standAt;
+exports.textOf = textOf;

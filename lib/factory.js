@@ -2,10 +2,11 @@
 
 // Routes a call to its provider; keeps the instance of the process and those of the sessions.
 
-const { SandboxError, callSite, invalidConfig, standAt } = require('./errors.js');
+const { callSite, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
+const { bareArray, mapDelete, mapForEach, mapGet, mapHas, mapSet } = require('./intrinsics.js');
 const { log } = require('./logger.js');
 const { NativeSandboxExecutor, answered, cleanUp, configure, execute, warm } = require('./native-executor.js');
-const { attempt } = require('./options.js');
+const { GivenOptions, sandboxFields } = require('./options.js');
 const { ProviderExecutor } = require('./provider-executor.js');
 const { providerOf } = require('./providers.js');
 
@@ -30,19 +31,19 @@ class SandboxExecutorFactory {
 
   static getForSession(sessionId) {
     const sessions = SandboxExecutorFactory.#sessions;
-    if (!sessions.has(sessionId)) sessions.set(sessionId, new SandboxExecutorFactory());
-    return sessions.get(sessionId);
+    if (!mapHas(sessions, sessionId)) mapSet(sessions, sessionId, new SandboxExecutorFactory());
+    return mapGet(sessions, sessionId);
   }
 
   static async cleanupSession(sessionId) {
-    const factory = SandboxExecutorFactory.#sessions.get(sessionId);
+    const factory = mapGet(SandboxExecutorFactory.#sessions, sessionId);
     // Forgotten first: whoever asks for the session from now on gets a fresh factory, not one that is going away.
-    SandboxExecutorFactory.#sessions.delete(sessionId);
+    mapDelete(SandboxExecutorFactory.#sessions, sessionId);
     await factory?.cleanup();
   }
 
   constructor(options) {
-    this.#options = options;
+    this.#options = GivenOptions.of('the constructor', options);
     log(NAME, 'info', {}, 'SandboxExecutorFactory initialized');
   }
 
@@ -50,14 +51,15 @@ class SandboxExecutorFactory {
     const site = callSite(SandboxExecutorFactory.prototype.executeFunctionTool);
     const { problem, sandboxConfig, provider } = routeOf(config);
     if (problem) throw standAt(problem, site);
-    if (provider === 'native') return execute(this.#native(), site, functionId, args, config, call);
-    return answered(site, () =>
-      this.#executor(provider, sandboxConfig).run(functionId, args, config, sandboxConfig, call)
-    );
+    if (provider === 'native') return await execute(this.#native(), site, functionId, args, config, call);
+    return await answered(site, () => {
+      const fields = sandboxFields(sandboxConfig);
+      return this.#executor(provider, fields).run(functionId, args, config, fields, call);
+    });
   }
 
   async warm(sets) {
-    return warm(this.#native(), callSite(SandboxExecutorFactory.prototype.warm), sets);
+    return await warm(this.#native(), callSite(SandboxExecutorFactory.prototype.warm), sets);
   }
 
   async cleanup() {
@@ -65,18 +67,27 @@ class SandboxExecutorFactory {
     const executor = this.#nativeExecutor;
     this.#nativeExecutor = undefined;
     const drain = this === SandboxExecutorFactory.#instance;
-    const others = [...this.#executors.values()];
-    this.#executors.clear();
+    const executors = this.#executors;
+    this.#executors = new Map();
+    // At once: none waits for another.
+    const others = bareArray();
+    mapForEach(executors, (other) => {
+      others[others.length] = other.cleanup();
+    });
     const native = executor || drain ? cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain) : undefined;
-    await Promise.all([native, ...others.map((other) => other.cleanup())]);
+    try {
+      await native;
+    } finally {
+      for (let i = 0; i < others.length; i++) await others[i];
+    }
     log(NAME, 'info', {}, 'Sandbox executor cleanup completed');
   }
 
   #executor(provider, { teamId, projectId }) {
-    let executor = this.#executors.get(provider);
+    let executor = mapGet(this.#executors, provider);
     if (!executor) {
       executor = new ProviderExecutor(provider, providerOf(provider), this.#options);
-      this.#executors.set(provider, executor);
+      mapSet(this.#executors, provider, executor);
       if (provider === 'vercel') log(NAME, 'info', { teamId, projectId }, 'Vercel sandbox executor created');
       else log(NAME, 'info', { provider }, 'Provider sandbox executor created');
     }
@@ -94,16 +105,17 @@ class SandboxExecutorFactory {
 
 /** Who takes the call, or why nobody does. */
 function routeOf(config) {
+  let what = 'sandboxConfig';
+  const refused = (problem) => ({ __proto__: null, problem });
   try {
-    const sandboxConfig = attempt('sandboxConfig', () => config?.sandboxConfig);
-    if (!sandboxConfig) {
-      return { problem: invalidConfig('Sandbox configuration is required for function tool execution') };
-    }
-    const provider = attempt('sandboxConfig.provider', () => sandboxConfig.provider);
-    if (provider === 'native' || providerOf(provider)) return { provider, sandboxConfig };
-    return { problem: invalidConfig(`Unknown sandbox provider: ${String(provider)}`) };
+    const sandboxConfig = config?.sandboxConfig;
+    if (!sandboxConfig) return refused(invalidConfig('Sandbox configuration is required for function tool execution'));
+    what = 'sandboxConfig.provider';
+    const { provider } = sandboxConfig;
+    if (provider === 'native' || providerOf(provider)) return { __proto__: null, provider, sandboxConfig };
+    return refused(invalidConfig(`Unknown sandbox provider: ${textOf(provider)}`));
   } catch (error) {
-    return { problem: error instanceof SandboxError ? error : invalidConfig(String(error), error) };
+    return refused(invalidConfig(`${what} cannot be read: ${reasonOf(error)}`, error));
   }
 }
 

@@ -2,17 +2,38 @@
 
 // The host's logger: where it comes from, which levels it wants, and that it never breaks a call.
 
-/** Ascending verbosity; the core is told the highest one wanted, so that what nobody reads is not made. */
+const { mapGet, mapHas, mapSet, orUndefined, parse } = require('./intrinsics.js');
+
+/** Levels, most verbose last; the core is told the highest one wanted, so that what nobody reads is not made. */
 const LEVELS = ['off', 'error', 'warn', 'info', 'debug'];
 
-/** What other loggers call theirs. */
-const LEVEL_ALIASES = { silent: 'off', fatal: 'error', trace: 'debug' };
+/** What a logger may call its level, and what that is here. */
+const LEVEL_NAMES = {
+  __proto__: null,
+  off: 'off',
+  silent: 'off',
+  fatal: 'error',
+  error: 'error',
+  warn: 'warn',
+  info: 'info',
+  debug: 'debug',
+  trace: 'debug',
+};
 
 /** The name under which the core logs; the original's. */
 const CORE_NAME = 'native-sandbox-executor';
 
-/** Gives the logger of a name, or nothing. Silent until the host says otherwise. */
+/** The optional peer whose loggers are taken when the host sets none. In a variable, so that no bundler looks for it. */
+const AGENTS_CORE = '@inkeep/agents-core';
+
+/** Records kept until it is known where they go; what comes beyond is not kept. */
+const HELD_RECORDS_MAX = 64;
+
+/** Gives the logger of a name, or nothing. */
 let loggerFor = () => undefined;
+/** Records that wait for a logger; nothing once it is known where records go. */
+let held = [];
+let adopting = false;
 
 /**
  * Sets where log records go.
@@ -20,12 +41,35 @@ let loggerFor = () => undefined;
  */
 function setLogger(logger) {
   loggerFor = remembering(factoryOf(logger));
+  held = undefined;
+}
+
+/**
+ * Takes the loggers of agents-core, unless the host has set some, or this was done before. Silent where there is none.
+ * @param {() => Promise<{ getLogger?: unknown }>} load gives the module; the host's own copy where that is known
+ */
+async function adoptLoggers(load = () => import(AGENTS_CORE)) {
+  if (adopting || !held) return;
+  adopting = true;
+  let getLogger;
+  try {
+    ({ getLogger } = await load());
+  } catch {
+    // Not installed, or it cannot be loaded here: silence is the default.
+  }
+  if (!held) return;
+  const waiting = held;
+  held = undefined;
+  if (typeof getLogger !== 'function') return;
+  // Asked anew each time: it remembers by itself, and the host may configure it at any time.
+  loggerFor = (name) => quietly(() => getLogger(name));
+  for (const record of waiting) log(...record);
 }
 
 function factoryOf(logger) {
   if (logger === undefined || logger === null) return () => undefined;
   if (typeof logger === 'function') return logger;
-  if (LEVELS.some((level) => typeof logger[level] === 'function')) {
+  if (hasLevel(logger)) {
     return typeof logger.child === 'function' ? (name) => logger.child({ name }) ?? logger : () => logger;
   }
   throw new TypeError(
@@ -33,16 +77,20 @@ function factoryOf(logger) {
   );
 }
 
+function hasLevel(logger) {
+  for (let i = 0; i < LEVELS.length; i++) if (typeof logger[LEVELS[i]] === 'function') return true;
+  return false;
+}
+
 /** Asks for each name once; a factory that throws means no log for that name. */
 function remembering(factory) {
   const known = new Map();
   return (name) => {
-    if (!known.has(name))
-      known.set(
-        name,
-        quietly(() => factory(name))
-      );
-    return known.get(name);
+    if (!mapHas(known, name)) {
+      const logger = quietly(() => factory(name));
+      mapSet(known, name, logger);
+    }
+    return mapGet(known, name);
   };
 }
 
@@ -65,26 +113,31 @@ function quietly(act) {
  * @param {string} message
  */
 function log(name, level, fields, message) {
+  if (held) {
+    if (held.length < HELD_RECORDS_MAX) held.push([name, level, fields, message]);
+    return;
+  }
   const logger = loggerFor(name);
   if (typeof logger?.[level] === 'function') quietly(() => logger[level](fields, message));
 }
 
 /** The most verbose level that the host's logger takes for the core's records. */
 function coreLevel() {
+  if (held) return 'off';
   const logger = loggerFor(CORE_NAME);
   if (!logger) return 'off';
-  const level = quietly(() => logger.level);
-  const own = typeof level === 'string' ? (LEVEL_ALIASES[level] ?? level) : 'debug';
+  const level = orUndefined(() => logger.level ?? logger.getPinoInstance?.().level);
   // A level of the host's own making tells nothing about what it wants; it decides by itself then.
-  return LEVELS.includes(own) ? own : 'debug';
+  return (typeof level === 'string' && LEVEL_NAMES[level]) || 'debug';
 }
 
 /** Takes a record of the core. */
 function coreSink({ name, level, message, fields }) {
-  log(name, level, quietly(() => JSON.parse(fields)) ?? {}, message);
+  log(name, level, orUndefined(() => parse(fields)) ?? {}, message);
 }
 
 exports.CORE_NAME = CORE_NAME;
+exports.adoptLoggers = adoptLoggers;
 exports.coreLevel = coreLevel;
 exports.coreSink = coreSink;
 exports.log = log;

@@ -2,16 +2,30 @@
 
 // The provider `native`: forwards a call to the core and turns its outcome into a value or a `SandboxError`.
 
-const { SandboxError, callSite, fromOutcome, invalidConfig, standAt } = require('./errors.js');
+const { SandboxError, callSite, fromOutcome, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
+const {
+  field,
+  hidden,
+  isArray,
+  keys,
+  now,
+  orUndefined,
+  parse,
+  slice,
+  weakMapGet,
+  weakMapSet,
+} = require('./intrinsics.js');
 const { CORE_NAME, log, quietly } = require('./logger.js');
 const { native } = require('./native.js');
 const {
+  GivenOptions,
   argsJson,
   attempt,
   environmentJson,
   kindOf,
   nodeAbi,
   optionsJson,
+  read,
   requestJson,
   setsJson,
 } = require('./options.js');
@@ -19,8 +33,8 @@ const {
 /** How much of a result that is no JSON its error shows. */
 const SHOWN_RESULT_CHARS = 200;
 
-/** Options of `SandboxExecutorFactory.configure`. */
-let configured;
+/** Options of `SandboxExecutorFactory.configure`, as they were then. */
+let configured = GivenOptions.of('configure()');
 /** Whether an executor has taken them. */
 let taken = false;
 /** Whether one of these executors has. */
@@ -50,21 +64,26 @@ const acts = new WeakMap();
 
 /** @returns {() => void} takes it back */
 function whenAborted(signal, act) {
-  let shared = acts.get(signal);
+  let shared = weakMapGet(acts, signal);
   if (!shared) {
-    const pending = new Set();
+    const pending = { __proto__: null };
     const listener = () => {
-      for (const one of pending) one();
+      const ids = keys(pending);
+      for (let i = 0; i < ids.length; i++) pending[ids[i]]?.();
     };
-    shared = { pending, listener };
-    acts.set(signal, shared);
+    shared = { pending, listener, count: 0, nextId: 0 };
+    weakMapSet(acts, signal, shared);
   }
-  const { pending, listener } = shared;
-  if (pending.size === 0) signal.addEventListener('abort', listener, { once: true });
-  pending.add(act);
+  if (shared.count === 0) {
+    attempt('signal', 'listened to', () => signal.addEventListener('abort', shared.listener, { once: true }));
+  }
+  const id = shared.nextId++;
+  shared.count += 1;
+  shared.pending[id] = act;
   return () => {
-    pending.delete(act);
-    if (pending.size === 0) signal.removeEventListener('abort', listener);
+    delete shared.pending[id];
+    shared.count -= 1;
+    if (shared.count === 0) orUndefined(() => signal.removeEventListener('abort', shared.listener));
   };
 }
 
@@ -74,8 +93,8 @@ class NativeSandboxExecutor {
   #core;
 
   static {
-    execute = (executor, ...call) => executor.#execute(...call);
-    warm = (executor, ...sets) => executor.#warm(...sets);
+    execute = (executor, site, toolId, args, config, call) => executor.#execute(site, toolId, args, config, call);
+    warm = (executor, site, sets) => executor.#warm(site, sets);
     cleanUp = (executor, drain) => executor.#cleanUp(drain);
   }
 
@@ -85,7 +104,7 @@ class NativeSandboxExecutor {
   }
 
   constructor(options) {
-    this.#own = options;
+    this.#own = GivenOptions.of('the constructor', options);
   }
 
   executeFunctionTool(toolId, args, config, call) {
@@ -114,32 +133,35 @@ class NativeSandboxExecutor {
 
   getExecutionStats() {
     // Where there is no core, no call has ever waited: why there is none is told by the calls.
-    const queues = quietly(() => this.#takeCore().stats()) ?? [];
-    return Object.fromEntries(
-      queues.map(({ vcpus, availablePermits, queueLength }) => [`vcpu_${vcpus}`, { availablePermits, queueLength }])
-    );
+    const queues = orUndefined(() => this.#takeCore().stats()) ?? [];
+    const stats = {};
+    for (let i = 0; i < queues.length; i++) {
+      const { vcpus, availablePermits, queueLength } = queues[i];
+      field(stats, `vcpu_${vcpus}`, { availablePermits, queueLength });
+    }
+    return stats;
   }
 
   getMetrics() {
-    return JSON.parse(this.#takeCore().metrics());
+    return parse(this.#takeCore().metrics());
   }
 
   #execute(site, toolId, args, config, call) {
-    return answered(site, () => this.#run(toolId, args, config, call ?? {}));
+    return answered(site, () => this.#run(toolId, args, config, call));
   }
 
   #warm(site, sets) {
     return answered(site, async () => {
       const core = this.#takeCore();
-      const outcome = await core.warm(attempt('the dependency sets', () => setsJson(sets)));
+      const outcome = await core.warm(setsJson(sets));
       if (!outcome.ok) throw fromOutcome(outcome);
     });
   }
 
   async #run(toolId, args, config, call) {
     const core = this.#takeCore();
-    const { request, argsText, signal, onEvent } = attempt('the call', () => prepare(toolId, args, config, call));
-    if (signal?.aborted) throw aborted(signal);
+    const { request, argsText, signal, isAborted, onEvent } = prepare(toolId, args, config, call);
+    if (isAborted) throw aborted(signal);
 
     const callId = nextCallId++;
     const leave = signal ? whenAborted(signal, () => core.abort(callId, 'aborted')) : undefined;
@@ -150,7 +172,7 @@ class NativeSandboxExecutor {
       leave?.();
     }
     if (outcome.ok) return parseResult(outcome.value);
-    if (outcome.code === 'ABORTED' && signal?.aborted) throw aborted(signal, outcome);
+    if (outcome.code === 'ABORTED' && signal && orUndefined(() => signal.aborted)) throw aborted(signal, outcome);
     throw fromOutcome(outcome);
   }
 
@@ -159,13 +181,9 @@ class NativeSandboxExecutor {
     const { Executor } = native();
     if (this.#core) return this.#core;
     try {
-      this.#core = new Executor(
-        attempt('options', () => optionsJson(configured, this.#own)),
-        environmentJson(),
-        nodeAbi()
-      );
+      this.#core = new Executor(optionsJson(configured, this.#own), environmentJson(), nodeAbi());
     } catch (error) {
-      log(CORE_NAME, 'error', { error: error.message }, 'Invalid sandbox options');
+      log(CORE_NAME, 'error', { error: reasonOf(error) }, 'Invalid sandbox options');
       throw error;
     }
     inUse = true;
@@ -176,13 +194,13 @@ class NativeSandboxExecutor {
 
 /** What `act` gives; what it throws becomes a `SandboxError` that stands where the call was made. */
 async function answered(site, act) {
-  const began = performance.now();
+  const began = now();
   try {
     return await act();
   } catch (error) {
     const known = error instanceof SandboxError ? error : outcomeUnknown(error);
     // The core measures what it rejects; what never reached it is measured here.
-    if (!known.durationMs) known.durationMs = performance.now() - began;
+    if (!known.durationMs) known.durationMs = now() - began;
     throw standAt(known, site);
   }
 }
@@ -192,21 +210,45 @@ function prepare(toolId, args, config, call) {
   if (config === null || typeof config !== 'object') {
     throw invalidConfig(`the function tool's config must be an object, got ${kindOf(config)}`);
   }
-  const { signal, onLogs, onUsage } = call;
-  if (signal != null && typeof signal.addEventListener !== 'function') {
-    throw invalidConfig(`signal must be an AbortSignal, got ${kindOf(signal)}`);
-  }
+  const { signal, isAborted, onLogs, onUsage } = companions(call);
   return {
     request: requestJson(toolId, config, { onLogs, onUsage }),
     argsText: argsJson(args),
-    signal: signal ?? undefined,
+    signal,
+    isAborted,
     onEvent: onLogs || onUsage ? eventHandler(onLogs, onUsage) : null,
   };
 }
 
+/** What may go with a call; absent ones are `undefined`. */
+function companions(call) {
+  if (call === undefined || call === null) return { __proto__: null };
+  if (typeof call !== 'object' || attempt('the options of the call', 'read', () => isArray(call))) {
+    throw invalidConfig(`the options of the call must be an object, got ${kindOf(call)}`);
+  }
+  const signal = read('signal', call, 'signal') ?? undefined;
+  if (signal !== undefined && typeof read('signal.addEventListener', signal, 'addEventListener') !== 'function') {
+    throw invalidConfig(`signal must be an AbortSignal, got ${kindOf(signal)}`);
+  }
+  return {
+    signal,
+    isAborted: signal !== undefined && Boolean(read('signal.aborted', signal, 'aborted')),
+    onLogs: listener(call, 'onLogs'),
+    onUsage: listener(call, 'onUsage'),
+  };
+}
+
+function listener(call, name) {
+  const given = read(name, call, name) ?? undefined;
+  if (given !== undefined && typeof given !== 'function') {
+    throw invalidConfig(`${name} must be a function, got ${kindOf(given)}`);
+  }
+  return given;
+}
+
 function eventHandler(onLogs, onUsage) {
   return ({ kind, text }) => {
-    if (kind === 'usage') quietly(() => onUsage?.(JSON.parse(text)));
+    if (kind === 'usage') quietly(() => onUsage?.(parse(text)));
     else quietly(() => onLogs?.({ stream: kind, text }));
   };
 }
@@ -215,30 +257,31 @@ function eventHandler(onLogs, onUsage) {
 function parseResult(text) {
   if (text === null || text === undefined) return undefined;
   try {
-    return JSON.parse(text);
+    return parse(text);
   } catch (cause) {
-    const message = `Invalid function result: ${text.slice(0, SHOWN_RESULT_CHARS)}`;
-    throw new SandboxError(message, { code: 'RESULT_NOT_SERIALIZABLE', phase: 'result', cause });
+    const message = `Invalid function result: ${slice(text, 0, SHOWN_RESULT_CHARS)}`;
+    throw new SandboxError(message, { __proto__: null, code: 'RESULT_NOT_SERIALIZABLE', phase: 'result', cause });
   }
 }
 
 /** The error of a call that its signal ended, in the core or before it got there. */
-function aborted({ reason }, outcome) {
-  const details = outcome ?? { phase: 'validate' };
+function aborted(signal, outcome) {
+  const reason = orUndefined(() => signal.reason);
   // What `abort()` without a reason gives says nothing that "aborted" does not.
-  const plain = reason?.name === 'AbortError';
-  const why = reason instanceof Object ? reason.message : reason;
-  const message = plain || !why ? 'Function execution aborted' : `Function execution aborted: ${String(why)}`;
-  const error = fromOutcome({ ...details, code: 'ABORTED', message, causeJson: undefined });
-  Object.defineProperty(error, 'cause', { value: reason, writable: true, enumerable: false, configurable: true });
+  const plain = orUndefined(() => reason.name === 'AbortError');
+  const isObject = (typeof reason === 'object' && reason !== null) || typeof reason === 'function';
+  const why = isObject ? orUndefined(() => reason.message) : reason;
+  const message = plain || !why ? 'Function execution aborted' : `Function execution aborted: ${textOf(why)}`;
+  const details = { __proto__: null, phase: 'validate', ...outcome, code: 'ABORTED', message, causeJson: undefined };
+  const error = fromOutcome(details);
+  hidden(error, 'cause', reason);
   return error;
 }
 
 /** The core answers with outcomes; a rejection means that it broke, and whether the function ran is not known. */
 function outcomeUnknown(error) {
-  const reason = error instanceof Error ? error.message : String(error);
-  const message = `The sandbox executor failed: ${reason}`;
-  return new SandboxError(message, { code: 'OUTCOME_UNKNOWN', phase: 'run', cause: error });
+  const message = `The sandbox executor failed: ${reasonOf(error)}`;
+  return new SandboxError(message, { __proto__: null, code: 'OUTCOME_UNKNOWN', phase: 'run', cause: error });
 }
 
 /**
@@ -254,7 +297,7 @@ function configure(options) {
     log(CORE_NAME, 'error', { error: error.message }, 'Invalid sandbox options');
     throw error;
   }
-  configured = options;
+  configured = GivenOptions.of('configure()', options);
 }
 
 /** Hands the configured options to `use`; unless that throws, they cannot be changed from now on. */
@@ -265,13 +308,14 @@ function takeConfigured(use) {
 }
 
 async function isolationReport() {
-  return JSON.parse(await native().isolationReport());
+  return parse(await native().isolationReport());
 }
 
 exports.NativeSandboxExecutor = NativeSandboxExecutor;
 exports.aborted = aborted;
 exports.answered = answered;
 exports.cleanUp = cleanUp;
+exports.companions = companions;
 exports.configure = configure;
 exports.execute = execute;
 exports.isolationReport = isolationReport;

@@ -4,14 +4,20 @@
 // host drop every tool without a word. What went wrong becomes the answer to every call instead.
 
 const { version } = require('../package.json');
-const { SandboxError } = require('./errors.js');
-const { CORE_NAME, coreLevel, coreSink, log } = require('./logger.js');
+const { SandboxError, reasonOf } = require('./errors.js');
+const { includes, indexOf, slice } = require('./intrinsics.js');
+const { CORE_NAME, adoptLoggers, coreLevel, coreSink, log } = require('./logger.js');
 const { platformArchAbi } = require('./platform.js');
+
+/** How many causes of a failure are told. */
+const MAX_CAUSES = 8;
 
 /** The loaded addon, once it is. */
 let addon;
 /** Why it cannot be loaded: `{ message, cause }`. Kept, as a missing file does not appear by itself. */
 let failure;
+/** Whether the loggers of an optional peer were asked for. */
+let adopted = false;
 /** The level that the core was last told. */
 let toldLevel = 'off';
 
@@ -20,10 +26,23 @@ let toldLevel = 'off';
  * @throws {SandboxError} `ADDON_MISSING`
  */
 function native() {
-  if (!addon && !failure) load();
-  if (failure) throw new SandboxError(failure.message, { code: 'ADDON_MISSING', phase: 'start', cause: failure.cause });
+  if (!adopted) {
+    adopted = true;
+    adoptLoggers().then(tellLevel);
+  }
+  addonProblem();
+  if (failure) {
+    const { message, cause } = failure;
+    throw new SandboxError(message, { __proto__: null, code: 'ADDON_MISSING', phase: 'start', cause });
+  }
   tellLevel();
   return addon;
+}
+
+/** Why the addon cannot be loaded, in words for the host's operator; nothing when it can. Loads it. */
+function addonProblem() {
+  if (!addon && !failure) load();
+  return failure?.message;
 }
 
 function load() {
@@ -43,7 +62,7 @@ function load() {
 /** The host's logger may change its level while it runs: the core follows at the next call. */
 function tellLevel() {
   const level = coreLevel();
-  if (level === toldLevel) return;
+  if (!addon || level === toldLevel) return;
   toldLevel = level;
   addon.setLogSink(level, level === 'off' ? null : coreSink);
 }
@@ -51,20 +70,22 @@ function tellLevel() {
 /** What cannot be loaded, where it was looked for, and what to do. */
 function explain(cause) {
   const platform = platformArchAbi();
-  return [
-    `The native addon of native-sandbox-executor ${version} could not be loaded on ${platform} (Node ${process.versions.node}).`,
-    `Tried: the file native-sandbox-executor.${platform}.node beside index.js, then the package native-sandbox-executor-${platform}.`,
-    advice(cause),
-    `Reason: ${reasons(cause)}`,
-  ].join(' ');
+  return (
+    `The native addon of native-sandbox-executor ${version} could not be loaded on ${platform} (Node ${process.versions.node}). ` +
+    `Tried: the file native-sandbox-executor.${platform}.node beside index.js, then the package native-sandbox-executor-${platform}. ` +
+    `${advice(cause)} Reason: ${reasons(cause)}`
+  );
 }
 
 function advice(cause) {
-  const codes = chain(cause).map((error) => error.code);
-  // The loader made errors of its own of what Node said, without their codes.
-  const disabled = chain(cause).some(({ message }) => /addons? is disabled/i.test(message));
-  if (disabled || codes.includes('ERR_DLOPEN_DISABLED') || codes.includes('ERR_ACCESS_DENIED')) {
-    return 'Node runs under --permission: add --allow-addons, --allow-worker and --allow-fs-read for the folder of the package.';
+  const errors = chain(cause);
+  for (let i = 0; i < errors.length; i++) {
+    const { code, message } = errors[i];
+    // The loader made errors of its own of what Node said, without their codes.
+    const isDisabled = typeof message === 'string' && includes(message, 'addon') && includes(message, 'is disabled');
+    if (isDisabled || code === 'ERR_DLOPEN_DISABLED' || code === 'ERR_ACCESS_DENIED') {
+      return 'Node runs under --permission: add --allow-addons, --allow-worker and --allow-fs-read for the folder of the package.';
+    }
   }
   return (
     'Install the package on the platform that runs it, with optional dependencies (no --omit=optional, no copied ' +
@@ -75,13 +96,25 @@ function advice(cause) {
 /** An error and its causes, at most as many as anybody wants to read. */
 function chain(error) {
   const found = [];
-  for (let at = error; at && found.length < 8; at = at.cause) found.push(at);
+  for (let at = error; at && found.length < MAX_CAUSES; at = at.cause) found[found.length] = at;
   return found;
 }
 
+/** The first line of each, each once. */
 function reasons(cause) {
-  const lines = chain(cause).map((error) => String(error.message ?? error).split('\n')[0]);
-  return [...new Set(lines)].join('; ');
+  const errors = chain(cause);
+  const known = { __proto__: null };
+  let text = '';
+  for (let i = 0; i < errors.length; i++) {
+    const message = reasonOf(errors[i]);
+    const end = indexOf(message, '\n');
+    const line = end < 0 ? message : slice(message, 0, end);
+    if (line in known) continue;
+    known[line] = true;
+    text += `${text === '' ? '' : '; '}${line}`;
+  }
+  return text;
 }
 
+exports.addonProblem = addonProblem;
 exports.native = native;

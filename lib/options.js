@@ -1,27 +1,110 @@
 'use strict';
 
-// What the caller hands over, as JSON text for the core. Everything here is pure but for `hostProblem`.
+// What the caller hands over, as JSON text for the core. Everything here is pure but for `hostProblem`. Whatever is wrong
+// with a value is told with the name of its field, also where looking at it throws (getters, proxies).
 
-const { SandboxError, invalidConfig } = require('./errors.js');
+const { SandboxError, invalidConfig, reasonOf, textOf } = require('./errors.js');
+const {
+  bareArray,
+  ceil,
+  includes,
+  isArray,
+  isFiniteNumber,
+  keys,
+  min,
+  stringify,
+  toWellFormed,
+} = require('./intrinsics.js');
+const { changeNodeOptions, withoutOwnEntry } = require('./own-entry.js');
 
 /** Largest whole number that survives JSON; a time limit above it means "practically never". */
 const MAX_WHOLE_NUMBER = Number.MAX_SAFE_INTEGER;
 
+/** How deep an option may nest; none needs more than three. */
+const OPTION_LIMIT_LEVELS = 16;
+
 const NODE_PATH_VARIABLE = 'AGENTS_FUNCTION_TOOL_SANDBOX_NODE_PATH';
+
+/** Fields of `sandboxConfig` that count, `vercel`'s included; others are only logged, or are for providers of the host's own. */
+const SANDBOX_FIELDS = ['provider', 'runtime', 'timeout', 'vcpus', 'token', 'teamId', 'projectId'];
 
 /**
  * JSON text that a strict reader takes: half surrogate pairs are replaced, as they are when such a text is written to
  * a file. (Arguments and results do not pass here: they keep theirs.)
  */
 function strictJson(value) {
-  const text = JSON.stringify(value);
-  if (!/\\ud[89a-f]/.test(text)) return text;
-  return JSON.stringify(value, (_, one) => (typeof one === 'string' ? one.toWellFormed() : one));
+  const text = stringify(value);
+  if (!includes(text, '\\ud')) return text;
+  return stringify(value, (_, one) => (typeof one === 'string' ? toWellFormed(one) : one));
+}
+
+/**
+ * Options as they were when they were given: a caller may change its object afterwards. What is wrong with them is told
+ * when they are needed, because constructors never throw.
+ */
+class GivenOptions {
+  #values = { __proto__: null };
+  #problem;
+
+  /** @param {string} where for messages @param {unknown} options may be of this class already */
+  static of(where, options) {
+    const isTaken = typeof options === 'object' && options !== null && #values in options;
+    return isTaken ? options : new GivenOptions(where, options);
+  }
+
+  constructor(where, options) {
+    try {
+      this.#take(where, options);
+    } catch (error) {
+      this.#problem = error instanceof SandboxError ? error : unreadable(`the options given to ${where}`, error);
+    }
+  }
+
+  #take(where, options) {
+    if (options === undefined || options === null) return;
+    if (typeof options !== 'object' || isArray(options)) {
+      throw invalidConfig(`options given to ${where} must be an object, got ${kindOf(options)}`);
+    }
+    const names = keys(options);
+    for (let i = 0; i < names.length; i++) {
+      const name = names[i];
+      const value = read(`option ${name}`, options, name);
+      if (value !== undefined) this.#values[name] = plainCopy(`option ${name}`, value, OPTION_LIMIT_LEVELS);
+    }
+  }
+
+  /** @throws {SandboxError} `INVALID_CONFIG` */
+  get values() {
+    if (this.#problem) throw this.#problem;
+    return this.#values;
+  }
+}
+
+/** A copy without prototypes of what JSON carries; anything else JSON would silently turn into "not set". */
+function plainCopy(what, value, levels) {
+  const kind = typeof value;
+  if (kind === 'function' || kind === 'symbol' || kind === 'bigint') {
+    throw invalidConfig(`${what} must be a plain value, got ${kindOf(value)}`);
+  }
+  if (kind === 'number' && !isFiniteNumber(value)) {
+    throw invalidConfig(`${what} must be a finite number, got ${value}`);
+  }
+  if (kind !== 'object' || value === null) return value;
+  if (levels === 0) throw invalidConfig(`${what} is nested too deep`);
+  const isList = attempt(what, 'read', () => isArray(value));
+  const copy = isList ? bareArray() : { __proto__: null };
+  const names = attempt(what, 'read', () => keys(value));
+  for (let i = 0; i < names.length; i++) {
+    const name = names[i];
+    const within = `${what}.${name}`;
+    copy[name] = plainCopy(within, read(within, value, name), levels - 1);
+  }
+  return copy;
 }
 
 /**
  * Own options over configured ones.
- * @throws {SandboxError} `INVALID_CONFIG` for what JSON would silently turn into "not set"
+ * @throws {SandboxError} `INVALID_CONFIG`
  */
 function optionsJson(configured, own) {
   const merged = mergedOptions(configured, own);
@@ -30,35 +113,16 @@ function optionsJson(configured, own) {
   return strictJson(merged);
 }
 
-/** The same for functions that do not run on this host. */
+/**
+ * The same for functions that do not run on this host.
+ * @throws {SandboxError} `INVALID_CONFIG`
+ */
 function providerOptionsJson(configured, own) {
   return strictJson(mergedOptions(configured, own));
 }
 
 function mergedOptions(configured, own) {
-  const merged = { ...givenOptions('configure()', configured), ...givenOptions('the constructor', own) };
-  for (const [key, value] of Object.entries(merged)) assertPlain(`option ${key}`, value);
-  return merged;
-}
-
-function givenOptions(where, options) {
-  if (options === undefined || options === null) return {};
-  if (typeof options !== 'object' || Array.isArray(options)) {
-    throw invalidConfig(`options given to ${where} must be an object, got ${kindOf(options)}`);
-  }
-  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
-}
-
-function assertPlain(what, value) {
-  const kind = typeof value;
-  if (kind === 'function' || kind === 'symbol' || kind === 'bigint') {
-    throw invalidConfig(`${what} must be a plain value, got ${kindOf(value)}`);
-  }
-  if (kind === 'number' && !Number.isFinite(value))
-    throw invalidConfig(`${what} must be a finite number, got ${value}`);
-  if (kind === 'object' && value !== null) {
-    for (const [key, one] of Object.entries(value)) assertPlain(`${what}.${key}`, one);
-  }
+  return { __proto__: null, ...configured.values, ...own.values };
 }
 
 /** Whether this host's own executable can run tools. */
@@ -74,7 +138,10 @@ function hostProblem({ nodePath }) {
 
 /** The variables of the host, taken once: at first use, when its `.env` has been read. */
 function environmentJson() {
-  return strictJson({ ...process.env });
+  const env = { __proto__: null, ...process.env };
+  // Functions that are given all variables may start Nodes: these are no servers.
+  changeNodeOptions(env, withoutOwnEntry);
+  return strictJson(env);
 }
 
 /** The ABI of this host's own Node, for addons of dependencies; nothing where the host is something else. */
@@ -88,113 +155,198 @@ function nodeAbi() {
  * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
  */
 function setsJson(sets) {
-  if (!Array.isArray(sets)) {
+  if (!attempt('the dependency sets', 'read', () => isArray(sets))) {
     throw invalidConfig(`warm() takes an array of dependency sets ({ name: range }), got ${kindOf(sets)}`);
   }
-  return strictJson(sets.map(checkedDependencies));
+  const checked = bareArray();
+  const length = read('the dependency sets', sets, 'length');
+  for (let i = 0; i < length; i++) checked[i] = checkedDependencies(read(`dependency set ${i}`, sets, i));
+  return strictJson(checked);
 }
 
 /**
  * The request of one call.
  * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
  */
-function requestJson(toolId, config, call) {
-  if (typeof config.executeCode !== 'string') {
-    throw invalidConfig(`executeCode must be the source text of a function, got ${kindOf(config.executeCode)}`);
-  }
-  const sandbox = config.sandboxConfig ?? {};
+function requestJson(toolId, config, { onLogs, onUsage }) {
+  const sandbox = sandboxFields(read('sandboxConfig', config, 'sandboxConfig'));
   const request = {
-    toolId: String(toolId),
-    source: config.executeCode,
-    dependencies: checkedDependencies(config.dependencies),
+    __proto__: null,
+    toolId: toolIdText(toolId),
     sandboxConfig: sandbox,
-    timeoutMs: timeoutMs(sandbox.timeout),
+    ...toolJob(config, sandbox),
     vcpus: vcpus(sandbox.vcpus),
-    runtime: String(sandbox.runtime ?? 'node22'),
-    wantsLogs: typeof call.onLogs === 'function',
-    wantsUsage: typeof call.onUsage === 'function',
+    wantsLogs: onLogs !== undefined,
+    wantsUsage: onUsage !== undefined,
   };
-  return attempt('sandboxConfig', () => strictJson(request));
+  return written(request, sandbox);
+}
+
+/** What is to be run, and for how long, wherever that is. */
+function toolJob(config, sandbox) {
+  const source = read('executeCode', config, 'executeCode');
+  if (typeof source !== 'string') {
+    throw invalidConfig(`executeCode must be the source text of a function, got ${kindOf(source)}`);
+  }
+  return {
+    __proto__: null,
+    source,
+    dependencies: checkedDependencies(read('dependencies', config, 'dependencies')),
+    timeoutMs: timeoutMs(sandbox.timeout),
+    runtime: String(scalar('sandboxConfig.runtime', sandbox.runtime) ?? 'node22'),
+  };
+}
+
+function toolIdText(toolId) {
+  return attempt('the id of the function tool', 'written as text', () => String(toolId));
+}
+
+/** A request as text; of what is in it only `sandboxConfig` can be anything. */
+function written(request, sandbox) {
+  try {
+    return strictJson(request);
+  } catch (error) {
+    throw unwritable(sandbox) ?? unreadable('sandboxConfig', error);
+  }
+}
+
+/** A copy of what is in `sandboxConfig`, each field read once. */
+function sandboxFields(given) {
+  const fields = { __proto__: null };
+  if (given === undefined || given === null) return fields;
+  if (typeof given !== 'object') throw invalidConfig(`sandboxConfig must be an object, got ${kindOf(given)}`);
+  for (let i = 0; i < SANDBOX_FIELDS.length; i++) {
+    const name = SANDBOX_FIELDS[i];
+    // These may be inherited: a configuration can be an instance of a class.
+    const value = read(`sandboxConfig.${name}`, given, name);
+    if (value !== undefined) fields[name] = value;
+  }
+  const names = attempt('sandboxConfig', 'read', () => keys(given));
+  for (let i = 0; i < names.length; i++) {
+    const name = names[i];
+    if (!(name in fields)) fields[name] = read(`sandboxConfig.${name}`, given, name);
+  }
+  return fields;
+}
+
+/** The error of the first field that cannot be written. */
+function unwritable(sandbox) {
+  const names = keys(sandbox);
+  for (let i = 0; i < names.length; i++) {
+    try {
+      stringify(sandbox[names[i]]);
+    } catch (error) {
+      return invalidConfig(`sandboxConfig.${names[i]} cannot be written as JSON: ${reasonOf(error)}`, error);
+    }
+  }
+  return undefined;
 }
 
 /**
- * The request of one call that a provider runs.
+/**
+ * The request of one call that a provider runs; `sandbox` is what `sandboxFields` made.
  * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
  */
-function providerRequestJson(provider, config, sandboxConfig) {
-  if (typeof config.executeCode !== 'string') {
-    throw invalidConfig(`executeCode must be the source text of a function, got ${kindOf(config.executeCode)}`);
-  }
+function providerRequestJson(provider, config, sandbox) {
   const request = {
+    __proto__: null,
     provider,
-    sandboxConfig,
-    source: config.executeCode,
-    dependencies: checkedDependencies(config.dependencies),
-    timeoutMs: timeoutMs(sandboxConfig.timeout),
-    runtime: String(sandboxConfig.runtime ?? 'node22'),
+    sandboxConfig: sandbox,
+    ...toolJob(config, sandbox),
   };
-  return attempt('sandboxConfig', () => strictJson(request));
+  return written(request, sandbox);
 }
 
 /**
- * The arguments as JSON text; `null` when there are none.
+ * The arguments as JSON text, as the host's own JSON makes it; `null` when there are none.
  * @throws {SandboxError} `INVALID_CONFIG` with JSON's own words
  */
 function argsJson(args) {
-  return attempt('arguments', () => JSON.stringify(args) ?? null);
+  return attempt('arguments', 'written as JSON', () => stringify(args) ?? null);
+}
+
+/** One field of what the caller gave. */
+function read(what, object, key) {
+  try {
+    return object[key];
+  } catch (error) {
+    throw unreadable(what, error);
+  }
 }
 
 /** Runs what may throw in the caller's own getters, proxies and `toJSON`s. */
-function attempt(what, act) {
+function attempt(what, verb, act) {
   try {
     return act();
   } catch (error) {
-    if (error instanceof SandboxError) throw error;
-    const reason = error instanceof Error ? error.message : String(error);
-    throw invalidConfig(`${what} cannot be written as JSON: ${reason}`, error);
+    throw invalidConfig(`${what} cannot be ${verb}: ${reasonOf(error)}`, error);
   }
+}
+
+function unreadable(what, error) {
+  return invalidConfig(`${what} cannot be read: ${reasonOf(error)}`, error);
+}
+
+/** A value that is no object, function, symbol or bigint: these would turn into texts and numbers that nobody meant. */
+function scalar(what, value) {
+  const kind = typeof value;
+  const isOdd = kind === 'function' || kind === 'symbol' || kind === 'bigint' || (kind === 'object' && value !== null);
+  if (isOdd) throw invalidConfig(`${what} must be a text or a number, got ${kindOf(value)}`);
+  return value;
 }
 
 function checkedDependencies(dependencies) {
-  if (dependencies === undefined || dependencies === null) return {};
-  if (typeof dependencies !== 'object' || Array.isArray(dependencies)) {
+  if (dependencies === undefined || dependencies === null) return { __proto__: null };
+  if (typeof dependencies !== 'object' || attempt('dependencies', 'read', () => isArray(dependencies))) {
     throw invalidDependency(`dependencies must be an object of package names and ranges, got ${kindOf(dependencies)}`);
   }
-  for (const [name, range] of Object.entries(dependencies)) {
+  const checked = { __proto__: null };
+  const names = attempt('dependencies', 'read', () => keys(dependencies));
+  for (let i = 0; i < names.length; i++) {
+    const name = names[i];
+    const range = read(`the range of dependency ${stringify(name)}`, dependencies, name);
     if (typeof range !== 'string') {
-      throw invalidDependency(`the range of dependency ${JSON.stringify(name)} must be a string, got ${kindOf(range)}`);
+      throw invalidDependency(`the range of dependency ${stringify(name)} must be a string, got ${kindOf(range)}`);
     }
+    checked[name] = range;
   }
-  return dependencies;
+  return checked;
 }
 
 function invalidDependency(message) {
-  return new SandboxError(message, { code: 'INVALID_DEPENDENCY', phase: 'validate' });
+  return new SandboxError(message, { __proto__: null, code: 'INVALID_DEPENDENCY', phase: 'validate' });
 }
 
 /** Milliseconds, or `null` for the default; 0, absent and NaN are the default, as in the original. */
 function timeoutMs(value) {
-  const number = Number(value || 0);
+  if (!value) return null;
+  const number = typeof value === 'number' || typeof value === 'string' ? Number(value) : Number.NaN;
   if (number === 0) return null;
   if (!(number > 0)) {
     throw invalidConfig(
-      `sandboxConfig.timeout must be a positive number of milliseconds, got ${kindOf(value)} ${value}`
+      `sandboxConfig.timeout must be a positive number of milliseconds, got ${kindOf(value)} ${textOf(value)}`
     );
   }
-  return Math.min(Math.ceil(number), MAX_WHOLE_NUMBER);
+  return min(ceil(number), MAX_WHOLE_NUMBER);
 }
 
-/** The size of the queue a call waits in; anything without a sensible number is 1, as in the original. */
+/** The size of the queue a call waits in; a text without a sensible number is 1, as in the original. */
 function vcpus(value) {
-  const number = Number(value || 1);
-  return Number.isNaN(number) ? 1 : Math.min(Math.max(number, 1), MAX_WHOLE_NUMBER);
+  const number = Number(scalar('sandboxConfig.vcpus', value) || 1);
+  // Not a number compares with nothing.
+  return number > 1 ? min(number, MAX_WHOLE_NUMBER) : 1;
 }
 
 function kindOf(value) {
   if (value === null) return 'null';
-  return Array.isArray(value) ? 'an array' : typeof value;
+  try {
+    return isArray(value) ? 'an array' : typeof value;
+  } catch {
+    return 'a revoked proxy';
+  }
 }
 
+exports.GivenOptions = GivenOptions;
 exports.argsJson = argsJson;
 exports.attempt = attempt;
 exports.environmentJson = environmentJson;
@@ -203,5 +355,8 @@ exports.nodeAbi = nodeAbi;
 exports.optionsJson = optionsJson;
 exports.providerOptionsJson = providerOptionsJson;
 exports.providerRequestJson = providerRequestJson;
+exports.read = read;
 exports.requestJson = requestJson;
+exports.sandboxFields = sandboxFields;
 exports.setsJson = setsJson;
+exports.toolIdText = toolIdText;

@@ -5,18 +5,19 @@
 
 const { randomBytes } = require('node:crypto');
 const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
-const { SandboxError, fromOutcome, invalidConfig } = require('./errors.js');
+const { SandboxError, fromOutcome, invalidConfig, reasonOf } = require('./errors.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
 const { log, quietly } = require('./logger.js');
-const { aborted, parseResult, takeConfigured, whenAborted } = require('./native-executor.js');
+const { aborted, companions, parseResult, takeConfigured, whenAborted } = require('./native-executor.js');
 const { native } = require('./native.js');
 const {
+  GivenOptions,
   argsJson,
-  attempt,
   environmentJson,
   kindOf,
   providerOptionsJson,
   providerRequestJson,
+  toolIdText,
 } = require('./options.js');
 const { logName, pool, stopped } = require('./provider-pool.js');
 
@@ -59,28 +60,26 @@ class ProviderExecutor {
   constructor(name, provider, options) {
     this.#name = name;
     this.#provider = provider;
-    this.#own = options;
+    this.#own = GivenOptions.of('the constructor', options);
   }
 
   /**
-   * Runs one call.
+   * Runs one call; `sandboxConfig` is what `sandboxFields` made.
    * @throws {SandboxError}
    */
-  async run(toolId, args, config, sandboxConfig, call = {}) {
-    const { signal, onLogs, onUsage } = call;
+  async run(toolId, args, config, sandboxConfig, call) {
     if (config === null || typeof config !== 'object') {
       throw invalidConfig(`the function tool's config must be an object, got ${kindOf(config)}`);
     }
-    if (signal != null && typeof signal.addEventListener !== 'function') {
-      throw invalidConfig(`signal must be an AbortSignal, got ${kindOf(signal)}`);
-    }
-    const argsText = argsJson(args);
+    const { signal, isAborted, onLogs, onUsage } = companions(call);
+    const toolText = toolIdText(toolId);
     const request = providerRequestJson(this.#name, config, sandboxConfig);
-    if (signal?.aborted) throw aborted(signal);
+    const argsText = argsJson(args);
+    if (isAborted) throw aborted(signal);
 
     const stop = new AbortController();
     const leave = signal ? whenAborted(signal, () => stop.abort(signal)) : undefined;
-    const entry = { toolId: String(toolId), stop, started: false, settled: undefined, began: performance.now() };
+    const entry = { toolId: toolText, stop, started: false, settled: undefined, began: performance.now() };
     entry.onLogs = (stream, text) => text && quietly(() => onLogs?.({ stream, text }));
     const life = this.#live(entry, request, argsText, sandboxConfig);
     entry.over = life.then(
@@ -125,7 +124,7 @@ class ProviderExecutor {
     this.#log('debug', { functionId: toolId, dependencyHash: details.dependencyHash }, 'Executing function tool');
     try {
       const { lease, id, nonce } = await this.#leased(entry, plan, details, argsText, sandboxConfig);
-      return await this.#supervised(entry, lease, id, nonce, details);
+      return await this.#supervised(entry, lease, id, nonce, plan, details);
     } catch (error) {
       throw this.#known(entry, error);
     }
@@ -176,9 +175,9 @@ class ProviderExecutor {
   }
 
   /** Starts the run and waits until exactly one thing settles it; what comes after that is the background's. */
-  #supervised(entry, lease, id, nonce, details) {
+  #supervised(entry, lease, id, nonce, plan, details) {
     entry.started = true;
-    const run = new (native().ProviderRun)(nonce, details.maxOutputBytes, details.memoryMb);
+    const run = new (native().ProviderRun)(nonce, plan);
     const { promise, resolve, reject } = Promise.withResolvers?.() ?? withResolvers();
     const end = new AbortController();
     let settled = false;
@@ -302,11 +301,7 @@ class ProviderExecutor {
 
   #takeRules() {
     this.#rules ??= takeConfigured(
-      (configured) =>
-        new (native().ProviderRules)(
-          attempt('options', () => providerOptionsJson(configured, this.#own)),
-          environmentJson()
-        )
+      (configured) => new (native().ProviderRules)(providerOptionsJson(configured, this.#own), environmentJson())
     );
     return this.#rules;
   }
@@ -439,10 +434,6 @@ function assertSandbox(name, sandbox) {
 function failure(code, phase, what, error) {
   if (error instanceof SandboxError) return error;
   return new SandboxError(`${what}: ${reasonOf(error)}`, { code, phase, cause: error });
-}
-
-function reasonOf(error) {
-  return error instanceof Error ? error.message || error.name : String(error);
 }
 
 exports.ProviderExecutor = ProviderExecutor;

@@ -5,8 +5,8 @@
 const { createHash } = require('node:crypto');
 const { callSite } = require('./errors.js');
 const { log } = require('./logger.js');
-const { answered } = require('./native-executor.js');
-const { attempt } = require('./options.js');
+const { answered, companions } = require('./native-executor.js');
+const { read, sandboxFields } = require('./options.js');
 const { ProviderExecutor } = require('./provider-executor.js');
 const { providerOf } = require('./providers.js');
 
@@ -19,7 +19,9 @@ const LOGS_LIMIT_LINES = 1_000;
 class VercelSandboxExecutor {
   /** By digest: a token is not kept as a key. */
   static #instances = new Map();
-  #config;
+  #config = { __proto__: null };
+  /** What is wrong with the configuration: constructors never throw, calls tell it. */
+  #problem;
   #executor;
 
   static getInstance(config) {
@@ -36,7 +38,11 @@ class VercelSandboxExecutor {
   }
 
   constructor(config, options) {
-    this.#config = { ...config };
+    try {
+      this.#config = sandboxFields(config);
+    } catch (error) {
+      this.#problem = error;
+    }
     this.#executor = new ProviderExecutor('vercel', providerOf('vercel'), options);
     const { teamId, projectId } = this.#config;
     log(NAME, 'info', { teamId, projectId }, 'VercelSandboxExecutor initialized with pooling');
@@ -45,16 +51,18 @@ class VercelSandboxExecutor {
   async executeFunctionTool(functionId, args, toolConfig, call) {
     const began = performance.now();
     const logs = [];
-    const onLogs = (chunk) => {
-      collect(logs, chunk.text);
-      call?.onLogs?.(chunk);
-    };
     const site = callSite(VercelSandboxExecutor.prototype.executeFunctionTool);
     const answer = { success: false };
     try {
-      answer.result = await answered(site, () =>
-        this.#executor.run(functionId, args, toolConfig, this.#configFor(toolConfig), { ...call, onLogs })
-      );
+      answer.result = await answered(site, () => {
+        const given = companions(call);
+        const onLogs = (chunk) => {
+          collect(logs, chunk.text);
+          given.onLogs?.(chunk);
+        };
+        const config = this.#configFor(toolConfig);
+        return this.#executor.run(functionId, args, toolConfig, config, { __proto__: null, ...given, onLogs });
+      });
       answer.success = true;
     } catch (error) {
       answer.error = error.message;
@@ -68,25 +76,23 @@ class VercelSandboxExecutor {
 
   /** The account is this executor's, whatever the tool says; runtime, time and size are the tool's, where it has any. */
   #configFor(toolConfig) {
-    const own = attempt('sandboxConfig', () => toolConfig?.sandboxConfig);
-    const given = own?.provider === 'vercel' ? own : {};
-    const { runtime = this.#config.runtime, timeout = this.#config.timeout, vcpus = this.#config.vcpus } = given;
-    return { ...this.#config, ...defined({ runtime, timeout, vcpus }) };
+    if (this.#problem) throw this.#problem;
+    const given = sandboxFields(read('sandboxConfig', toolConfig ?? {}, 'sandboxConfig'));
+    const config = { __proto__: null, ...this.#config };
+    if (given.provider !== 'vercel') return config;
+    for (const name of ['runtime', 'timeout', 'vcpus']) if (given[name] !== undefined) config[name] = given[name];
+    return config;
   }
 }
 
 /** What tells configurations apart; nothing for what is no plain configuration. */
 function digestOf(config) {
   try {
-    const sorted = Object.entries(config).sort(([a], [b]) => (a < b ? -1 : 1));
+    const sorted = Object.entries(sandboxFields(config)).sort(([a], [b]) => (a < b ? -1 : 1));
     return createHash('sha256').update(JSON.stringify(sorted)).digest('hex');
   } catch {
     return undefined;
   }
-}
-
-function defined(object) {
-  return Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined));
 }
 
 /** Adds text to lines; the last line is the one that may go on. */

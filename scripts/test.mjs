@@ -36,15 +36,33 @@ const WITHOUT_NPM = Object.fromEntries(
     .map((name) => [name, undefined])
 );
 
-function nodeTests() {
+/** Folders of `__test__` whose suites need more than this package: they are steps of their own. */
+const SUITES = ['published', 'runners'];
+
+/** @param {(name: string) => boolean} chosen by the file's path below `__test__` */
+function nodeTests(chosen, node = mainNode) {
   const files = readdirSync(join(ROOT, '__test__'), { recursive: true })
-    .filter((name) => name.endsWith('.test.mjs'))
+    .filter((name) => name.endsWith('.test.mjs') && chosen(name))
     .sort();
-  if (files.length === 0) throw new StepFailed('no test files in __test__');
+  if (files.length === 0) throw new StepFailed('no such test files in __test__');
   // One file at a time: several of them measure time or count what is left on the machine.
   const args = ['--test', '--test-concurrency=1', '--test-reporter=spec'];
   const env = { ...WITHOUT_NPM, NSE_TEST_FULL: options.full ? '1' : '' };
-  sh(mainNode, [...args, ...files.map((name) => join('__test__', name))], { env });
+  sh(node, [...args, ...files.map((name) => join('__test__', name))], { env });
+}
+
+/** The first folder of a path, if it has one. */
+function folderOf(name) {
+  return name.split(/[\\/]/, 1)[0];
+}
+
+/** Into the user's cache folder, where they stay. */
+async function installSuites() {
+  const { originalInstalled, pgliteInstalled } = await import('../__test__/published/installed.mjs');
+  const { programs } = await import('../__test__/runners/project.mjs');
+  await originalInstalled();
+  await pgliteInstalled();
+  await programs();
 }
 
 /** Runs the shared cases; each must pass, but those listed as exceptions, which must not. */
@@ -125,7 +143,14 @@ const steps = [
     () => sh('cargo', ['test', '--target', target, '--workspace'], { env: { NATIVE_SANDBOX_TEST_NODES: mainNode } }),
   ],
   ...buildSteps({ debug: true, target }),
-  [`node tests on Node ${MAIN_NODE}`, nodeTests],
+  [`node tests on Node ${MAIN_NODE}`, () => nodeTests((name) => !SUITES.includes(folderOf(name)))],
+  [
+    `the flag on Node ${process.versions.node}`,
+    () => nodeTests((name) => name === 'register.test.mjs', process.execPath),
+  ],
+  ['install the published original and the test runners, once', installSuites],
+  ['the published original beside this package', () => nodeTests((name) => folderOf(name) === 'published')],
+  ['test runners, tsx, Vite and bundles', () => nodeTests((name) => folderOf(name) === 'runners')],
   [`shared cases on Node ${MAIN_NODE}`, () => sharedCases(mainNode)],
   [`shared cases on Node ${process.versions.node}`, () => sharedCases(process.execPath)],
 ];

@@ -3,7 +3,13 @@
 //! An option wins over its variable; an empty variable means the default. A bad value is an error that names the option or
 //! the variable, what it says, and what would be right.
 
-use std::{collections::BTreeMap, fmt::Display, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -11,11 +17,15 @@ use serde_json::{Map, Value};
 use crate::{
     error::{Code, Phase, SandboxError},
     install::{DependencyPolicy, InstallScripts},
+    limits::{CallLimits, MIN_MEMORY_MB, MIN_OPEN_FILES},
     start::Rung,
 };
 
 /// Every variable begins with this, except the one of `timeoutMs`, whose name is the original's.
 const PREFIX: &str = "AGENTS_FUNCTION_TOOL_SANDBOX_";
+
+/// Variables with that beginning that the original's host reads for itself.
+const HOST_VARIABLES: [&str; 1] = ["AGENTS_FUNCTION_TOOL_SANDBOX_VCPUS_DEFAULT"];
 
 /// The longest duration taken at its word, in milliseconds (about 24 days, what a Node timer can hold); longer ones are
 /// cut to it: they mean "practically never".
@@ -114,8 +124,8 @@ pub struct Settings {
     pub queue_wait: Duration,
     /// How often expired sandboxes are looked for.
     pub cleanup_interval: Duration,
-    /// Heap limit of a worker, MiB.
-    pub memory_mb: u32,
+    /// What one call may use of the machine.
+    pub limits: CallLimits,
     /// One budget over all permits of the process.
     pub max_concurrent: Option<u32>,
     /// How long what a function left running may go on.
@@ -150,6 +160,8 @@ pub struct Settings {
     pub npm_path: Option<PathBuf>,
     /// Where each value came from, by option name.
     pub origins: BTreeMap<&'static str, Origin>,
+    /// Variables that are named as those of the options are, and set nothing.
+    pub unknown_variables: Vec<String>,
 }
 
 /// What the JavaScript surface knows of the host.
@@ -174,10 +186,12 @@ impl Settings {
             Value::Object(map) => map,
             other => return Err(invalid(format!("the options must be an object, not {other}"))),
         };
-        let mut reader = Reader { options, env: &facts.env, origins: BTreeMap::new() };
+        let mut reader =
+            Reader { options, env: &facts.env, origins: BTreeMap::new(), variables: BTreeSet::new() };
         let settings = reader.settings(&facts.exec_path)?;
         reader.refuse_unknown()?;
-        Ok(Self { origins: reader.origins, ..settings })
+        let unknown_variables = reader.unknown_variables();
+        Ok(Self { origins: reader.origins, unknown_variables, ..settings })
     }
 
     /// The variables of the host that pass to a tool.
@@ -235,6 +249,8 @@ struct Reader<'a> {
     options: &'a Map<String, Value>,
     env: &'a BTreeMap<String, String>,
     origins: BTreeMap<&'static str, Origin>,
+    /// Those that were looked for.
+    variables: BTreeSet<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -254,7 +270,7 @@ impl<'a> Reader<'a> {
                 60_000.0,
                 1.0,
             )?,
-            memory_mb: self.count(&key("memoryMb", "MEMORY_MB"), 1024)?,
+            limits: self.limits()?,
             max_concurrent: self.optional_count(&key("maxConcurrent", "MAX_CONCURRENT"))?,
             linger: self.duration(&key("lingerMs", "LINGER_MS"), 250.0, 0.0)?,
             install_timeout: self.duration(&key("installTimeoutMs", "INSTALL_TIMEOUT_MS"), 50_000.0, 1.0)?,
@@ -270,13 +286,30 @@ impl<'a> Reader<'a> {
                 &key("start", "START"),
                 &[("zygote", Rung::Zygote), ("standby", Rung::Standby), ("spawn", Rung::Spawn)],
             )?,
-            store_dir: self.path(&key("storeDir", "STORE_DIR"))?,
+            store_dir: self.store_dir(&key("storeDir", "STORE_DIR"))?,
             base_store_dirs: self.paths(&key("baseStoreDirs", "BASE_STORE_DIRS"))?,
             store_max_bytes: self.bytes(&key("storeMaxBytes", "STORE_MAX_BYTES"), 2_147_483_648.0)?,
             tenant_key: self.text(&key("tenantKey", "TENANT_KEY"))?,
             node_path: self.path(&key("nodePath", "NODE_PATH"))?.unwrap_or_else(|| exec_path.to_path_buf()),
             npm_path: self.path(&key("npmPath", "NPM_PATH"))?,
             origins: BTreeMap::new(),
+            unknown_variables: Vec::new(),
+        })
+    }
+
+    fn limits(&mut self) -> Result<CallLimits, SandboxError> {
+        let default = CallLimits::DEFAULT;
+        Ok(CallLimits {
+            memory_mb: self.whole(&key("memoryMb", "MEMORY_MB"), MIN_MEMORY_MB)?.unwrap_or(default.memory_mb),
+            native_memory_mb: self
+                .count(&key("nativeMemoryMb", "NATIVE_MEMORY_MB"), default.native_memory_mb)?,
+            cpu_seconds: self.optional_count(&key("cpuSeconds", "CPU_SECONDS"))?,
+            open_files: self
+                .whole(&key("openFiles", "OPEN_FILES"), MIN_OPEN_FILES)?
+                .unwrap_or(default.open_files),
+            file_size_mb: self.count(&key("fileSizeMb", "FILE_SIZE_MB"), default.file_size_mb)?,
+            disk_mb: self.count(&key("diskMb", "DISK_MB"), default.disk_mb)?,
+            processes: self.count(&key("maxProcesses", "MAX_PROCESSES"), default.processes)?,
         })
     }
 
@@ -293,12 +326,23 @@ impl<'a> Reader<'a> {
         Err(invalid(format!("unknown option \"{unknown}\"; {hint}")))
     }
 
+    /// Slips of the pen, and variables of a version that knows more: no reason to refuse every call, but one to say so.
+    fn unknown_variables(&self) -> Vec<String> {
+        let is_unknown = |name: &&String| {
+            name.starts_with(PREFIX)
+                && !self.variables.contains(*name)
+                && !HOST_VARIABLES.contains(&name.as_str())
+        };
+        self.env.keys().filter(is_unknown).cloned().collect()
+    }
+
     fn find(&mut self, key: &Key) -> Found<'a> {
         let variable = if key.variable.starts_with("AGENTS_") {
             key.variable.to_owned()
         } else {
             format!("{PREFIX}{}", key.variable)
         };
+        self.variables.insert(variable.clone());
         let found = match self.options.get(key.option) {
             Some(value) if !value.is_null() => Found::Option(value),
             _ => match self.env.get(&variable).map(|text| text.trim()) {
@@ -334,13 +378,17 @@ impl<'a> Reader<'a> {
     }
 
     fn optional_count(&mut self, key: &Key) -> Result<Option<u32>, SandboxError> {
+        self.whole(key, 1.0)
+    }
+
+    fn whole(&mut self, key: &Key, min: f64) -> Result<Option<u32>, SandboxError> {
         // A fraction counts as the next whole number, as in the original's `useCount < limit`.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "clamped to the range of u32 first"
         )]
-        Ok(self.number(key, 1.0)?.map(|number| number.ceil().min(f64::from(u32::MAX)) as u32))
+        Ok(self.number(key, min)?.map(|number| number.ceil().min(f64::from(u32::MAX)) as u32))
     }
 
     fn count(&mut self, key: &Key, default: u32) -> Result<u32, SandboxError> {
@@ -369,21 +417,28 @@ impl<'a> Reader<'a> {
     fn path(&mut self, key: &Key) -> Result<Option<PathBuf>, SandboxError> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         let path = PathBuf::from(&text);
+        if text.contains('\0') {
+            return Err(wrong(key, "a path without NUL characters", &text.escape_debug()));
+        }
         if path.is_absolute() { Ok(Some(path)) } else { Err(wrong(key, "an absolute path", &text)) }
+    }
+
+    fn store_dir(&mut self, key: &Key) -> Result<Option<PathBuf>, SandboxError> {
+        self.path(key)?.map(|path| open_to_modules(key, path)).transpose()
     }
 
     fn paths(&mut self, key: &Key) -> Result<Vec<PathBuf>, SandboxError> {
         let names = self.list(key, if cfg!(windows) { ';' } else { ':' }, "a list of absolute paths")?;
-        match names.iter().find(|name| !PathBuf::from(name).is_absolute()) {
-            Some(relative) => Err(wrong(key, "a list of absolute paths", relative)),
-            None => Ok(names.into_iter().map(PathBuf::from).collect()),
+        if let Some(relative) = names.iter().find(|name| !PathBuf::from(name).is_absolute()) {
+            return Err(wrong(key, "a list of absolute paths", relative));
         }
+        names.into_iter().map(|name| open_to_modules(key, PathBuf::from(name))).collect()
     }
 
     fn list(&mut self, key: &Key, separator: char, expected: &str) -> Result<Vec<String>, SandboxError> {
         match self.find(key) {
             Found::Absent => Ok(Vec::new()),
-            Found::Variable(_, text) => Ok(split(text, separator)),
+            Found::Variable(_, text) => not_empty(key, expected, text, split(text, separator)),
             Found::Option(value) => strings(value).ok_or_else(|| wrong(key, expected, value)),
         }
     }
@@ -400,10 +455,17 @@ impl<'a> Reader<'a> {
         let value = match self.find(key) {
             Found::Absent => return Ok(InstallScripts::default()),
             Found::Variable(_, text @ ("run" | "ignore")) => Value::from(text),
-            Found::Variable(_, text) => Value::from(split(text, ',')),
+            Found::Variable(_, text) => Value::from(not_empty(
+                key,
+                "\"run\", \"ignore\" or a list of package names",
+                text,
+                split(text, ','),
+            )?),
             Found::Option(value) => value.clone(),
         };
-        serde_json::from_value(value.clone()).map_err(|error| wrong(key, &error.to_string(), &value))
+        serde_json::from_value(value.clone()).map_err(|error| {
+            wrong(key, &format!("\"run\", \"ignore\" or a list of package names ({error})"), &value)
+        })
     }
 
     fn env_policy(&mut self, key: &Key) -> Result<EnvPolicy, SandboxError> {
@@ -411,10 +473,13 @@ impl<'a> Reader<'a> {
         match self.find(key) {
             Found::Absent => Ok(EnvPolicy::Allow(Vec::new())),
             Found::Variable(_, "inherit") => Ok(EnvPolicy::Inherit),
-            Found::Variable(_, text) => Ok(EnvPolicy::Allow(split(text, ','))),
+            Found::Variable(_, text) => {
+                variable_names(key, EXPECTED, not_empty(key, EXPECTED, text, split(text, ','))?)
+            }
             Found::Option(Value::String(text)) if text == "inherit" => Ok(EnvPolicy::Inherit),
             Found::Option(value) => {
-                strings(value).map(EnvPolicy::Allow).ok_or_else(|| wrong(key, EXPECTED, value))
+                let names = strings(value).ok_or_else(|| wrong(key, EXPECTED, value))?;
+                variable_names(key, EXPECTED, names)
             }
         }
     }
@@ -462,6 +527,10 @@ impl<'a> Reader<'a> {
             })?,
             Found::Option(value) => value.clone(),
         };
+        if !value.is_object() {
+            // serde would take a list for the fields in their order.
+            return Err(wrong(key, "a dependency policy (an object)", &value));
+        }
         serde_json::from_value(value.clone())
             .map_err(|error| wrong(key, &format!("a dependency policy ({error})"), &value))
     }
@@ -474,6 +543,37 @@ fn wrong(key: &Key, expected: &str, found: &dyn Display) -> SandboxError {
         format!("{PREFIX}{}", key.variable)
     };
     invalid(format!("option \"{}\" (variable {variable}) must be {expected}, not {found}", key.option))
+}
+
+/// A list that names nothing was meant to name something.
+fn not_empty(key: &Key, expected: &str, text: &str, list: Vec<String>) -> Result<Vec<String>, SandboxError> {
+    if list.is_empty() { Err(wrong(key, expected, &format!("\"{text}\""))) } else { Ok(list) }
+}
+
+/// Names that a variable can have; a `*` may end one.
+fn variable_names(key: &Key, expected: &str, names: Vec<String>) -> Result<EnvPolicy, SandboxError> {
+    let is_name = |name: &String| {
+        let start = name.strip_suffix('*').unwrap_or(name);
+        let is_odd = |one: char| one.is_whitespace() || one.is_control() || matches!(one, '=' | '*' | ',');
+        !name.is_empty() && !start.contains(is_odd) && !name.eq_ignore_ascii_case("inherit")
+    };
+    match names.iter().find(|name| !is_name(name)) {
+        Some(odd) => Err(wrong(key, expected, &format!("\"{odd}\""))),
+        None => Ok(EnvPolicy::Allow(names)),
+    }
+}
+
+/// Whether Node refuses to import modules from below `path`: it takes an encoded backslash in an address for a way to trick it.
+pub fn is_closed_to_modules(path: &Path) -> bool {
+    cfg!(not(windows)) && path.to_string_lossy().contains('\\')
+}
+
+fn open_to_modules(key: &Key, path: PathBuf) -> Result<PathBuf, SandboxError> {
+    if is_closed_to_modules(&path) {
+        let expected = "a path without a backslash, below which Node imports no modules";
+        return Err(wrong(key, expected, &path.display()));
+    }
+    Ok(path)
 }
 
 fn split(text: &str, separator: char) -> Vec<String> {
@@ -493,6 +593,8 @@ pub fn millis(ms: f64) -> Duration {
 fn js_number(text: &str) -> Option<f64> {
     let radix = |prefix: [&str; 2], radix| {
         let digits = text.strip_prefix(prefix[0]).or_else(|| text.strip_prefix(prefix[1]))?;
+        // A sign is no digit, though Rust takes one.
+        let digits = Some(digits).filter(|digits| !digits.starts_with('+'))?;
         #[expect(clippy::cast_precision_loss, reason = "JavaScript loses the same digits")]
         u64::from_str_radix(digits, radix).ok().map(|number| number as f64)
     };
@@ -542,7 +644,7 @@ mod tests {
             ("AGENTS_FUNCTION_TOOL_SANDBOX_MEMORY_MB", " "),
         ];
         let settings = read(&json!({ "poolTtlMs": 9 }), &env).unwrap();
-        assert_eq!((settings.pool_ttl, settings.memory_mb), (Duration::from_millis(9), 1024));
+        assert_eq!((settings.pool_ttl, settings.limits.memory_mb), (Duration::from_millis(9), 1024));
         assert_eq!(
             (settings.origins["poolTtlMs"], settings.origins["memoryMb"]),
             (Origin::Option, Origin::Default)
@@ -579,6 +681,69 @@ mod tests {
         ] {
             assert!(message(read(&options, &[])).contains(part), "{options}");
         }
+    }
+
+    #[test]
+    fn a_value_without_meaning_is_named_whatever_it_is_of() {
+        for (name, texts) in [
+            ("INSTALL_SCRIPTS", &["a b", "=true", ",", "run,../x", "RUN NOW", "@/x"][..]),
+            ("ENV", &["=,", ",", "A B", "A=1", "*A", "A*B", "Inherit", "inherit,A", "A,=", "A**"]),
+            ("BASE_STORE_DIRS", &[":", "relative", "/a:b", "/a\\b"]),
+            ("STORE_DIR", &["relative", "/a\\b", "~/x"]),
+            ("NODE_PATH", &["node", "./node"]),
+            ("NPM_PATH", &["npm"]),
+            (
+                "DEPENDENCIES",
+                &[
+                    "{",
+                    "[]",
+                    "lodash",
+                    "{\"allow\":\"x\"}",
+                    "{\"allow\":[\"a b\"]}",
+                    "{\"specs\":[\"ftp\"]}",
+                    "{\"minReleaseAgeDays\":-1}",
+                ],
+            ),
+            ("ISOLATION", &["full", "{\"require\":\"base\"}", "base confined"]),
+            ("NETWORK", &["off", "OPEN", "true"]),
+            ("START", &["fork", "Zygote"]),
+            ("MEMORY_MB", &["0", "15", "-5", "0x", "0x+5", "1_000", "1,5", "12MB", "true"]),
+            ("NATIVE_MEMORY_MB", &["0", "all"]),
+            ("CPU_SECONDS", &["0", "1s"]),
+            ("OPEN_FILES", &["0", "63"]),
+            ("FILE_SIZE_MB", &["0", "1GB"]),
+            ("DISK_MB", &["0", "none"]),
+            ("MAX_PROCESSES", &["0", "few"]),
+            ("MAX_CONCURRENT", &["0", "no"]),
+            ("STORE_MAX_BYTES", &["0", "2GiB"]),
+        ] {
+            let variable = format!("{PREFIX}{name}");
+            for text in texts {
+                let env = [(variable.as_str(), *text)];
+                let Err(error) = read(&Value::Null, &env) else { panic!("{variable}={text} is accepted") };
+                assert_eq!(error.code, Code::InvalidConfig);
+                assert!(error.message.contains(&variable), "{}", error.message);
+            }
+        }
+        for (name, text) in [
+            ("INSTALL_SCRIPTS", "sharp, @acme/x"),
+            ("ENV", "A_*, ProgramFiles(x86) ,b"),
+            ("ENV", "*"),
+            ("BASE_STORE_DIRS", "/a::/b"),
+            ("OPEN_FILES", "64"),
+        ] {
+            let variable = format!("{PREFIX}{name}");
+            read(&Value::Null, &[(variable.as_str(), text)]).unwrap();
+        }
+    }
+
+    #[test]
+    fn variables_that_set_nothing_are_told() {
+        let of = |name: &str| format!("{PREFIX}{name}");
+        let (slip, host, known) = (of("ISOLATOIN"), of("VCPUS_DEFAULT"), of("START"));
+        let env =
+            [(slip.as_str(), "confined"), (host.as_str(), "2"), (known.as_str(), "spawn"), ("OTHER", "x")];
+        assert_eq!(read(&Value::Null, &env).unwrap().unknown_variables, [slip]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub enum Code {
     InvalidConfig,
     /// The source text is no runnable function.
     InvalidSource,
-    /// A dependency's name or spec is malformed or forbidden by policy.
+    /// A dependency's name or spec is malformed or forbidden by policy, or the code imports a package that is not declared.
     InvalidDependency,
     /// No permit came free in time, or too many calls wait already.
     QueueTimeout,

@@ -18,8 +18,9 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::{
-    config::{HostFacts, Network, Settings, Tier, millis},
+    config::{self, HostFacts, Network, Settings, Tier, millis},
     error::{Code, Phase, SandboxError},
+    gauge,
     host::{self, Account, Host, Sandbox},
     install::policy,
     log::{self, CALL_SINK, NATIVE, SinkId},
@@ -41,6 +42,9 @@ const QUICK_SOURCE_BYTES: usize = 32 * 1024;
 const WARM_CONCURRENCY_SETS: usize = 2;
 /// Stands for the tool in the log, where a set is prepared before any tool wants it.
 const WARM_TOOL_ID: &str = "warm";
+
+/// The temp folder of a Unix where nobody names one.
+const COMMON_TEMP_FOLDER: &str = "/tmp";
 
 /// What a call ends with: JSON text (`None` is `undefined`), or why it was rejected.
 pub type Answer = Result<Option<String>, SandboxError>;
@@ -180,6 +184,8 @@ impl Executor {
         let place = setup.place(&request);
         let (settle, settled) = oneshot::channel();
         let inner = Arc::clone(&self.inner);
+        let request = Arc::new(request);
+        let declared = Arc::clone(&request);
         let life = async move { inner.life(&request, place, args_json, events, &state, settle).await };
         let host = setup.host;
         host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, life)));
@@ -189,7 +195,12 @@ impl Executor {
             let answer = settled.await.unwrap_or_else(|_| Err(internal_failure()));
             inner.calls().remove(&call_id);
             host.counters().answered(&answer);
-            done(answer.map_err(|error| SandboxError { duration: began.elapsed(), ..error }));
+            let answer = answer.map_err(|error| {
+                let error =
+                    outcome::naming_undeclared(error, |name| declared.dependencies.contains_key(name));
+                SandboxError { duration: began.elapsed(), ..error }
+            });
+            done(answer);
         });
     }
 
@@ -254,7 +265,7 @@ impl Executor {
     /// Everything countable.
     pub fn metrics(&self) -> Value {
         match &self.inner.setup {
-            Ok(setup) => setup.host.metrics(&setup.settings, &setup.facts),
+            Ok(setup) => setup.host.metrics(&setup.settings, &setup.facts, &setup.breed),
             Err(error) => json!({ "error": error.message }),
         }
     }
@@ -305,11 +316,17 @@ impl Setup {
             env: Arc::new(env),
         };
         let settings = Settings::read(&options, &facts)?;
+        for variable in &settings.unknown_variables {
+            tracing::warn!(target: NATIVE, variable, "Unknown variable: it sets nothing");
+        }
         refuse_what_cannot_be_enforced(&settings)?;
         let host = host::get(&settings)?;
+        // Of another Node than the host's it is not known yet.
+        let abi = facts.node_abi.as_deref().filter(|_| settings.node_path == facts.exec_path);
         let breed = Arc::new(Breed {
             node: settings.node_path.clone(),
-            memory_mb: settings.memory_mb,
+            memory_mb: settings.limits.memory_mb,
+            limits: settings.limits.of_process(abi),
             boot_env: settings.boot_env(&facts.env),
             load_env: settings.tool_env(&facts.env),
         });
@@ -338,7 +355,17 @@ fn refuse_what_cannot_be_enforced(settings: &Settings) -> Result<(), SandboxErro
 fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
     let named =
         ["TMPDIR", "TMP", "TEMP"].iter().find_map(|name| env.get(*name).filter(|value| !value.is_empty()));
-    named.map_or_else(std::env::temp_dir, PathBuf::from)
+    let folder = named.map_or_else(std::env::temp_dir, PathBuf::from);
+    if config::is_closed_to_modules(&folder) {
+        tracing::warn!(
+            target: NATIVE,
+            folder = %folder.display(),
+            instead = COMMON_TEMP_FOLDER,
+            "Node imports no modules from a folder with a backslash in its path: another temp folder is used"
+        );
+        return PathBuf::from(COMMON_TEMP_FOLDER);
+    }
+    folder
 }
 
 /// Everything that a call holds from the moment its worker runs until its processes are gone. Fields are given back in
@@ -428,6 +455,7 @@ impl Setup {
         state: &CallState,
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
+        state.unless_cancelled(Phase::Validate, self.account.check_node(self.host)).await??;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
         let run = Self::run_folder(&lease)?;
@@ -435,20 +463,41 @@ impl Setup {
         let worker = state
             .unless_cancelled(Phase::Start, self.worker(request, &prepared.packages, &lease, &run))
             .await??;
-        let job = self.job(request, prepared, args_json, &lease, &run);
+        let job = self.job(request, &prepared, args_json, &lease, &run);
         Ok((worker, Running { job, run, lease, permit }))
     }
 
-    fn check(&self, request: &Request) -> Result<Prepared, SandboxError> {
+    fn check(&self, request: &Request) -> Result<Arc<Prepared>, SandboxError> {
         policy::check(&request.dependencies, &self.settings.dependencies)?;
-        let prepare = || source::prepare(&request.source, request.runtime());
+        let prepare = || self.host.prepare(&request.source, request.runtime());
         // Microseconds for what people write; what takes longer must not hold up other calls.
         let prepared = if request.source.len() > QUICK_SOURCE_BYTES {
             tokio::task::block_in_place(prepare)
         } else {
             prepare()
         };
-        prepared.map_err(|error| SandboxError::new(Code::InvalidSource, Phase::Validate, error.message))
+        let prepared = prepared
+            .map_err(|error| SandboxError::new(Code::InvalidSource, Phase::Validate, error.message))?;
+        self.check_imports(request, &prepared)?;
+        Ok(prepared)
+    }
+
+    /// Refuses an `import` of a package that cannot be there. Where something is installed it may be, as a dependency of that.
+    fn check_imports(&self, request: &Request, prepared: &Prepared) -> Result<(), SandboxError> {
+        if !request.dependencies.is_empty() {
+            return Ok(());
+        }
+        let folder = host::store_base(&self.settings, &self.facts);
+        // Where Node looks for packages of a file below `folder`.
+        let is_around =
+            |package: &str| folder.ancestors().any(|above| above.join("node_modules").join(package).exists());
+        match prepared.imports.iter().find(|import| !is_around(&import.package)) {
+            None => Ok(()),
+            Some(import) => {
+                let error = Prepared::undeclared(&request.source, import);
+                Err(SandboxError::new(Code::InvalidDependency, Phase::Validate, error.message))
+            }
+        }
     }
 
     /// A place in the queue, taken at once.
@@ -484,6 +533,7 @@ impl Setup {
 
     async fn warm(&self, dependencies: &BTreeMap<String, String>) -> Result<(), SandboxError> {
         policy::check(dependencies, &self.settings.dependencies)?;
+        self.account.check_node(self.host).await?;
         let wanted = self.account.wanted(self.host, dependencies).await?;
         self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await.map(drop)
     }
@@ -542,7 +592,7 @@ impl Setup {
     fn job(
         &self,
         request: &Request,
-        prepared: Prepared,
+        prepared: &Prepared,
         args_json: Option<String>,
         sandbox: &Sandbox,
         run: &RunFolder,
@@ -564,9 +614,9 @@ impl Setup {
             env,
             line_offset: prepared.line_offset,
             column_offset: prepared.column_offset,
-            source_map: prepared.source_map,
+            source_map: prepared.source_map.clone(),
             max_result_bytes: self.settings.max_output_bytes,
-            code: prepared.code,
+            code: prepared.code.clone(),
             args: args_json,
         }
     }
@@ -588,11 +638,13 @@ impl Setup {
             timeout: request.timeout(&self.settings),
             max_output_bytes: self.settings.max_output_bytes,
             linger: self.settings.linger,
-            memory_mb: self.settings.memory_mb,
+            call: self.settings.limits,
         };
+        let aside = gauge::aside([run.cwd(), run.tmpdir()], worker.started.process.pid(), limits.call);
         let output = events.clone().filter(|_| request.wants_logs);
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
-        let report = supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output).await;
+        let report =
+            supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output, aside).await;
         if let Some(events) = events.filter(|_| request.wants_usage) {
             events.event(EventKind::Usage, usage(&report).to_string());
         }

@@ -21,12 +21,14 @@ use crate::{
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
     executor::{Answer, QueueClass},
-    install::{InstallContext, Scope},
+    install::{self, InstallContext, Scope},
+    limits,
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
-    start::{Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
+    source::{self, Prepared, Runtime as SourceRuntime, SourceError},
+    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
 };
@@ -102,6 +104,7 @@ pub struct Host {
     live: Arc<Live>,
     stores: Mutex<HashMap<PathBuf, OpenStore>>,
     counters: Counters,
+    prepared: Mutex<source::Cache>,
     sweeping: AtomicBool,
 }
 
@@ -119,6 +122,8 @@ pub struct Account {
     facts: Arc<HostFacts>,
     terms: OnceCell<Arc<Terms>>,
     scope: OnceCell<(Scope, Arc<str>)>,
+    /// Set once the Node that was named has said that it is one.
+    node: OnceCell<()>,
 }
 
 /// A dependency set, with its names in the store and in the pool.
@@ -138,7 +143,7 @@ impl Wanted {
 impl Account {
     /// Nothing is looked at yet.
     pub fn new(settings: Arc<Settings>, facts: Arc<HostFacts>) -> Self {
-        Self { settings, facts, terms: OnceCell::new(), scope: OnceCell::new() }
+        Self { settings, facts, terms: OnceCell::new(), scope: OnceCell::new(), node: OnceCell::new() }
     }
 
     async fn terms(&self, host: &'static Host) -> Result<&Arc<Terms>, SandboxError> {
@@ -183,6 +188,18 @@ impl Account {
         json!([base, settings.base_store_dirs, settings.tenant_key, settings.node_path, tree_scope])
             .to_string()
             .into()
+    }
+
+    /// Makes sure that what `nodePath` names is a Node; the host's own needs no looking at.
+    pub async fn check_node(&self, host: &'static Host) -> Result<(), SandboxError> {
+        if self.settings.node_path == self.facts.exec_path {
+            return Ok(());
+        }
+        let asked = self.node.get_or_try_init(|| async {
+            let terms = self.terms(host).await?;
+            install::abi(&terms.ctx).await.map(drop)
+        });
+        asked.await.copied()
     }
 
     /// Names a dependency set. Without dependencies neither npm nor its settings are looked for.
@@ -245,6 +262,7 @@ impl Host {
             starter,
             stores: Mutex::default(),
             counters: Counters::default(),
+            prepared: Mutex::default(),
             sweeping: AtomicBool::new(false),
         })
     }
@@ -272,6 +290,18 @@ impl Host {
     /// Runs everything of the core.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
+    }
+
+    /// Classifies `text` and makes it runnable, or remembers what came of it.
+    pub fn prepare(&self, text: &str, runtime: SourceRuntime) -> Result<Arc<Prepared>, SourceError> {
+        let cache = || self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(prepared) = cache().get(text, runtime) {
+            return Ok(prepared);
+        }
+        // Not under the lock: other texts need not wait for this one.
+        let prepared = Arc::new(source::prepare(text, runtime)?);
+        cache().insert(text, runtime, Arc::clone(&prepared));
+        Ok(prepared)
     }
 
     /// Permits.
@@ -410,7 +440,8 @@ impl Host {
     }
 
     /// Everything countable.
-    pub fn metrics(&self, settings: &Settings, facts: &HostFacts) -> Value {
+    /// `breed` and `settings` are those of the executor that asks.
+    pub fn metrics(&self, settings: &Settings, facts: &HostFacts, breed: &Breed) -> Value {
         let queue: serde_json::Map<_, _> = self
             .queue_stats()
             .into_iter()
@@ -420,11 +451,14 @@ impl Host {
                 (format!("vcpu_{}", class.vcpus), stats)
             })
             .collect();
-        let (rung, not_used) = self.ladder.in_use();
+        let (best, not_used) = self.ladder.in_use(breed);
+        // A forced rung is the one that serves, or none does.
+        let rung = settings.start.unwrap_or(best);
         json!({
             "queue": queue,
             "pool": { "sandboxes": self.pool.len() },
             "store": self.store_metrics(settings, facts),
+            "sources": self.source_metrics(),
             "rung": rung,
             "rungsNotUsed": not_used.iter().map(|(rung, reason)| json!({ "rung": rung, "reason": reason })).collect::<Vec<_>>(),
             "withoutLauncher": self.starter.refusal(),
@@ -432,6 +466,11 @@ impl Host {
             "counters": self.counters.to_json(),
             "settings": settings.origins,
         })
+    }
+
+    fn source_metrics(&self) -> Value {
+        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        json!({ "kept": prepared.len(), "reused": prepared.hits() })
     }
 
     /// The executor's own store, and what this process did in all of its stores.
@@ -461,7 +500,8 @@ fn give_back(sandbox: Sandbox, background: &Supply, runtime: &Handle) {
     background.spawn_on(wait, runtime);
 }
 
-fn store_base(settings: &Settings, facts: &HostFacts) -> PathBuf {
+/// The folder that an executor's store lies in.
+pub fn store_base(settings: &Settings, facts: &HostFacts) -> PathBuf {
     settings.store_dir.clone().unwrap_or_else(|| facts.tmpdir.clone())
 }
 
@@ -482,6 +522,7 @@ pub fn isolation_report() -> Value {
             layer("namespaces", false, "not in this version"),
             layer("network", false, "not in this version: the network is open, cloud metadata addresses included"),
         ],
+        "limits": limits::report(),
     })
 }
 

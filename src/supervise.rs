@@ -22,9 +22,11 @@ use tokio::{
 
 use crate::{
     error::{Code, Phase, SandboxError},
-    process::{Duplex, ExitStatus, Process},
+    limits::CallLimits,
+    process::{BoxFuture, Duplex, ExitStatus, Process},
     start::Worker,
     worker::{
+        breach::{self, End},
         outcome::{self, Notes, Outcome},
         output::{Tail, Utf8Stream},
         protocol::{Decoder, Job},
@@ -55,8 +57,23 @@ pub struct RunLimits {
     pub max_output_bytes: u64,
     /// How long what the function left running may go on after it settled; never beyond the timeout.
     pub linger: Duration,
-    /// The heap limit that the worker was started with, in MiB; for the error that tells of it.
-    pub memory_mb: u32,
+    /// The other limits, for the errors that tell of them.
+    pub call: CallLimits,
+}
+
+/// What is known of a run from elsewhere than its process, pipes and channel.
+pub struct Aside {
+    /// Ends when the call has exceeded a limit that only a look from the side can tell.
+    pub exceeded: BoxFuture<'static, SandboxError>,
+    /// Whether the kernel has killed some process for want of memory since the run began. Asked after a SIGKILL only.
+    pub oom_killed: Box<dyn Fn() -> bool + Send>,
+}
+
+impl Aside {
+    /// Nothing is known.
+    pub fn nothing() -> Self {
+        Self { exceeded: Box::pin(std::future::pending()), oom_killed: Box::new(|| false) }
+    }
 }
 
 /// Why a caller gives a call up.
@@ -159,6 +176,7 @@ pub async fn supervise(
     cancel: Cancel,
     settle: oneshot::Sender<Outcome>,
     output: Option<Box<dyn OutputSink>>,
+    aside: Aside,
 ) -> RunReport {
     let started = worker.started;
     let (channel, writer) = match started.channel.map(tokio::io::split) {
@@ -186,6 +204,8 @@ pub async fn supervise(
         failure: None,
         lingered: false,
         orphans_killed: false,
+        aside,
+        breach: None,
         limits,
     };
     match job.encode() {
@@ -228,6 +248,7 @@ enum Stage {
 #[derive(Clone, Copy)]
 enum Event {
     Cancelled(CancelReason),
+    Exceeded,
     Timer,
     Exited(ExitStatus),
     Gone,
@@ -259,6 +280,9 @@ struct Run {
     lingered: bool,
     /// Whether what a dead main process left was killed while its pipes are read.
     orphans_killed: bool,
+    aside: Aside,
+    /// What the look from the side found; nothing is looked for any more then.
+    breach: Option<SandboxError>,
     limits: RunLimits,
 }
 
@@ -284,11 +308,15 @@ impl Run {
     /// In this order, so that no flood holds up the deadline, and output that was written before a result counts before it.
     async fn next(&mut self, writing: Pin<&mut impl Future<Output = ()>>, written: bool) -> Event {
         let stage = self.stage;
-        let Self { timer, process, exit, stdout, stderr, channel, settle, cancel, .. } = self;
+        let Self { timer, process, exit, stdout, stderr, channel, settle, cancel, aside, breach, .. } = self;
         tokio::select! {
             biased;
             reason = cancel.cancelled(), if matches!(stage, Stage::Running | Stage::Lingering) => Event::Cancelled(reason),
             () = receiver_dropped(settle), if stage == Stage::Running => Event::Cancelled(CancelReason::Aborted),
+            error = aside.exceeded.as_mut(), if matches!(stage, Stage::Running | Stage::Lingering) && breach.is_none() => {
+                *breach = Some(error);
+                Event::Exceeded
+            }
             () = timer.as_mut(), if self.timer_on => Event::Timer,
             event = process_event(process, stage, exit.is_some()) => event,
             count = stdout.read() => Event::Stdout(count),
@@ -349,6 +377,13 @@ impl Run {
                 self.give_up(reason.error(Phase::Run));
             }
             Event::Cancelled(_) => self.end(self.grace()),
+            Event::Exceeded => {
+                // At once: what exceeds such a limit goes on doing so for as long as it is let.
+                if let Some(error) = self.breach.clone() {
+                    self.settle(Err(error));
+                }
+                self.kill();
+            }
             Event::Timer => self.on_timer(),
             Event::Exited(status) => self.on_exit(status),
             Event::Gone => self.enter_reading(Stage::Flushing),
@@ -427,7 +462,12 @@ impl Run {
 
     fn settle_by_exit(&mut self) {
         let exit = self.exit.unwrap_or(ExitStatus::Lost);
-        let error = self.notes.ended(exit, &self.captured.stderr.tail.text(), self.limits.memory_mb);
+        let end = End {
+            exit,
+            cpu_us: self.process.state().cpu_us,
+            oom_killed: matches!(exit, ExitStatus::Signal(_)) && (self.aside.oom_killed)(),
+        };
+        let error = self.notes.ended(end, &self.captured.stderr.tail.text(), &self.limits.call);
         self.settle(Err(error));
         self.kill();
     }
@@ -462,6 +502,7 @@ impl Run {
 
     fn settle(&mut self, outcome: Outcome) {
         let Some(settle) = self.settle.take() else { return };
+        let outcome = outcome.map_err(|error| breach::of_thrown(error, &self.limits.call));
         self.failure = outcome.as_ref().err().map(|error| error.code);
         // What is left of the call needs no worker kept ready.
         self.process.release();
@@ -643,7 +684,7 @@ mod tests {
         timeout: Duration::from_secs(30),
         max_output_bytes: 1000,
         linger: Duration::from_millis(250),
-        memory_mb: 64,
+        call: CallLimits { memory_mb: 64, ..CallLimits::DEFAULT },
     };
 
     #[derive(Debug, PartialEq, Eq)]
@@ -711,6 +752,10 @@ mod tests {
     }
 
     fn start_with(limits: RunLimits, job: Job) -> Fake {
+        start_beside(limits, job, Aside::nothing())
+    }
+
+    fn start_beside(limits: RunLimits, job: Job, aside: Aside) -> Fake {
         let (acts_in, acts) = mpsc::unbounded_channel();
         let (state, receiver) = watch::channel(TreeState::default());
         let (stdout, host_stdout) = tokio::io::duplex(PIPE_BYTES);
@@ -729,7 +774,7 @@ mod tests {
         let (settle, outcome) = oneshot::channel();
         let printed = Arc::new(Mutex::new(String::new()));
         let sink: Box<dyn OutputSink> = Box::new(Printed(Arc::clone(&printed)));
-        let run = tokio::spawn(supervise(worker, job, limits, cancel, settle, Some(sink)));
+        let run = tokio::spawn(supervise(worker, job, limits, cancel, settle, Some(sink), aside));
         Fake {
             began: Instant::now(),
             state,
@@ -926,6 +971,46 @@ mod tests {
         let report = fake.report().await;
         assert_eq!((report.exit, report.lingered), (ExitStatus::Signal(SIGKILL), false));
         assert_eq!(report.duration, ms(33_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_seen_from_the_side_answers_and_kills_at_once() {
+        let (tell, told) = oneshot::channel();
+        let aside = Aside { exceeded: Box::pin(async { told.await.unwrap() }), ..Aside::nothing() };
+        let mut fake = start_beside(LIMITS, job(None), aside);
+        fake.started().await;
+        sleep(ms(70)).await;
+        tell.send(breach::of_processes(200, &LIMITS.call)).unwrap();
+        let (error, at) = fake.error().await;
+        assert_eq!((error.code, at), (Code::ProcessLimit, ms(70)));
+        assert_eq!(fake.act().await, (Act::Kill, ms(70)));
+        fake.gone();
+        assert_eq!(fake.report().await.failure, Some(Code::ProcessLimit));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_lingers_is_held_to_its_limits() {
+        let (tell, told) = oneshot::channel();
+        let aside = Aside { exceeded: Box::pin(async { told.await.unwrap() }), ..Aside::nothing() };
+        let mut fake = start_beside(RunLimits { linger: ms(10_000), ..LIMITS }, job(None), aside);
+        fake.returned("1").await;
+        assert_eq!(fake.outcome().await, Ok(Some("1".to_owned())));
+        sleep(ms(70)).await;
+        tell.send(breach::of_files(1)).unwrap();
+        assert_eq!(fake.act().await, (Act::Kill, ms(70)));
+        fake.gone();
+        assert_eq!(fake.report().await.failure, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kill_for_want_of_memory_is_told_from_any_other() {
+        for (oom_killed, code) in [(true, Code::MemoryLimit), (false, Code::Killed)] {
+            let aside = Aside { oom_killed: Box::new(move || oom_killed), ..Aside::nothing() };
+            let mut fake = start_beside(LIMITS, job(None), aside);
+            fake.started().await;
+            fake.exit(ExitStatus::Signal(SIGKILL), false);
+            assert_eq!(fake.error().await.0.code, code);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -225,11 +225,16 @@ async fn terminate_can_be_obeyed(spawner: impl Spawner) {
 }
 
 async fn limits_hold(spawner: impl Spawner) {
-    let limits = Limits { open_files: Some(40), file_size_bytes: Some(1024), cpu_seconds: Some(9) };
-    let script = "ulimit -n; ulimit -Hn; ulimit -f; ulimit -t; ulimit -Ht; ulimit -c";
+    let limits = Limits {
+        open_files: Some(40),
+        file_size_bytes: Some(1024),
+        cpu_seconds: Some(9),
+        data_bytes: Some(64 * 1024 * 1024),
+    };
+    let script = "ulimit -n; ulimit -Hn; ulimit -f; ulimit -t; ulimit -Ht; ulimit -c; ulimit -d";
     let command = Command { limits, ..Mark::new().shell(script) };
     let (text, exit) = output(soon(spawner.spawn(command)).await.unwrap()).await;
-    assert_eq!((text.as_str(), exit), ("40\n40\n2\n9\n10\n0\n", ExitStatus::Code(0)));
+    assert_eq!((text.as_str(), exit), ("40\n40\n2\n9\n10\n0\n65536\n", ExitStatus::Code(0)));
     let limits = Limits { open_files: Some(1 << 40), ..Limits::default() };
     let command = Command { limits, ..Mark::new().shell("ulimit -n") };
     let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap();

@@ -7,6 +7,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers, too")]
 
+mod source_support;
+
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -16,6 +18,7 @@ use native_sandbox_executor::source::{MAX_SOURCE_BYTES, Prepared, Runtime, Sourc
 use proptest::prelude::*;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
+use source_support::fault_of;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -419,30 +422,69 @@ fn mutants() -> impl Strategy<Value = String> {
         })
 }
 
-/// What holds for every text: it comes back, with an error that shows a place, or with the user's lines where they were.
+/// Texts that each property is tried with; `PROPTEST_CASES` asks for more.
+const CASES: u32 = 2_000;
+
+fn cases() -> u32 {
+    #[expect(clippy::disallowed_methods, reason = "it is about this test, not about the package")]
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    asked.unwrap_or(CASES)
+}
+
+/// See `source_support`.
 fn check(text: &str, runtime: Runtime) -> Result<(), TestCaseError> {
-    match prepare(text, runtime) {
-        Err(error) => {
-            prop_assert!(error.message.contains("(line "), "{}", error.message);
-            prop_assert!(!error.message.contains("could not be read"), "{} panics", text);
-            prop_assert!(error.message.len() < 4_000, "{}", error.message);
-        }
-        Ok(prepared) if prepared.source_map.is_none() => {
-            let own = text.strip_prefix('\u{feff}').unwrap_or(text);
-            prop_assert!(prepared.code.lines().count() >= own.lines().count());
-            prop_assert_eq!(prepared.line_offset, 0);
-            prop_assert!(prepared.column_offset >= 0);
-        }
-        Ok(prepared) => {
-            let map: Value = serde_json::from_str(&prepared.source_map.unwrap_or_default()).unwrap();
-            prop_assert_eq!(&map["version"], 3);
-        }
-    }
+    let fault = fault_of(text, runtime);
+    prop_assert_eq!(fault, None, "{:?}", text);
     Ok(())
 }
 
+#[test]
+fn what_holds_for_every_text_holds_for_the_corpus() {
+    let faults = corpus().into_iter().filter_map(|case| {
+        let fault = fault_of(&case.code, case.runtime())?;
+        Some(format!("{}: {fault}", case.name))
+    });
+    assert_none(&faults.collect::<Vec<_>>());
+}
+
+/// A case of the corpus taken apart at its tokens: some gone, some doubled, some in other places.
+fn shuffled() -> impl Strategy<Value = String> {
+    let codes: Vec<String> = corpus().into_iter().map(|case| case.code).collect();
+    let index = any::<prop::sample::Index>;
+    let edits = prop::collection::vec((index(), index(), 0..3_u8), 1..6);
+    (prop::sample::select(codes), edits).prop_map(|(code, edits)| {
+        let mut tokens = tokens(&code);
+        for (one, other, edit) in edits {
+            if tokens.is_empty() {
+                break;
+            }
+            let (one, other) = (one.index(tokens.len()), other.index(tokens.len()));
+            match edit {
+                0 => drop(tokens.remove(one)),
+                1 => tokens.insert(one, tokens[other]),
+                _ => tokens.swap(one, other),
+            }
+        }
+        tokens.concat()
+    })
+}
+
+/// Words, and single other characters.
+fn tokens(code: &str) -> Vec<&str> {
+    let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '$');
+    let mut tokens = Vec::new();
+    let mut rest = code;
+    while let Some(first) = rest.chars().next() {
+        let word = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+        let (token, after) = rest.split_at(if is_word(first) { word } else { first.len_utf8() });
+        tokens.push(token);
+        rest = after;
+    }
+    tokens
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_text_comes_back(text in ".{0,200}", runtime in runtimes()) {
@@ -451,6 +493,11 @@ proptest! {
 
     #[test]
     fn any_pieces_come_back(text in pieces(), runtime in runtimes()) {
+        check(&text, runtime)?;
+    }
+
+    #[test]
+    fn any_shuffled_text_comes_back(text in shuffled(), runtime in runtimes()) {
         check(&text, runtime)?;
     }
 

@@ -17,10 +17,13 @@ use std::{
 
 use native_sandbox_executor::{
     error::{Code, Phase, SandboxError},
-    process::{BoxFuture, Command, Control, ExitStatus, Process, SpawnError, Spawner, Started, TreeState},
+    limits::CallLimits,
+    process::{
+        BoxFuture, Command, Control, ExitStatus, Limits, Process, SpawnError, Spawner, Started, TreeState,
+    },
     source::Kind,
     start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts, WorkerSpec},
-    supervise::{RunLimits, RunReport, cancellation, supervise},
+    supervise::{Aside, RunLimits, RunReport, cancellation, supervise},
     worker::{WORKER_SCRIPT, outcome::Outcome, protocol::Job},
 };
 use serde_json::{Value, json};
@@ -184,6 +187,7 @@ impl Bench {
             breed: Arc::new(Breed {
                 node: node(),
                 memory_mb,
+                limits: Limits::default(),
                 boot_env: [("BOOT_ONLY", "x"), ("TZ", "UTC")]
                     .map(|(name, value)| (name.to_owned(), value.to_owned()))
                     .into(),
@@ -201,11 +205,11 @@ impl Bench {
             timeout,
             max_output_bytes: MAX_OUTPUT_BYTES,
             linger: Duration::from_millis(250),
-            memory_mb,
+            call: CallLimits { memory_mb, ..CallLimits::DEFAULT },
         };
         let (_canceller, cancel) = cancellation();
         let (settle, outcome) = oneshot::channel();
-        let report = supervise(worker, job, limits, cancel, settle, None).await;
+        let report = supervise(worker, job, limits, cancel, settle, None, Aside::nothing()).await;
         (outcome.await.unwrap(), report)
     }
 

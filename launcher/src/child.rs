@@ -255,13 +255,14 @@ impl<'a> Prepared<'a> {
     }
 
     unsafe fn set_limits(&self) -> bool {
-        let Limits { open_files, file_size_bytes, cpu_seconds } = self.limits;
+        let Limits { open_files, file_size_bytes, cpu_seconds, data_bytes } = self.limits;
         // SAFETY: setrlimit reads one struct.
         unsafe {
             set_limit(libc::RLIMIT_CORE, Some(0), 0)
                 && set_limit(libc::RLIMIT_NOFILE, open_files, 0)
                 && set_limit(libc::RLIMIT_FSIZE, file_size_bytes, 0)
                 && set_limit(libc::RLIMIT_CPU, cpu_seconds, 1)
+                && set_limit(libc::RLIMIT_DATA, data_bytes, 0)
         }
     }
 }

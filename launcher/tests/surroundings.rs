@@ -78,11 +78,16 @@ fn environment_and_folder_are_those_of_the_request() {
 #[test]
 fn limits_hold() {
     let mut host = Host::new();
-    let limits = Limits { open_files: Some(40), file_size_bytes: Some(1_048_576), cpu_seconds: Some(9) };
-    let script = "ulimit -n; ulimit -Hn; ulimit -t; ulimit -Ht; ulimit -c; ulimit -Hc; \
+    let limits = Limits {
+        open_files: Some(40),
+        file_size_bytes: Some(1_048_576),
+        cpu_seconds: Some(9),
+        data_bytes: Some(67_108_864),
+    };
+    let script = "ulimit -n; ulimit -Hn; ulimit -t; ulimit -Ht; ulimit -c; ulimit -Hc; ulimit -d; \
                   while read -r line; do case $line in 'Max file size'*) echo $line;; esac; done < /proc/self/limits";
     let text = output(&mut host, script, limits);
-    assert_eq!(text, "40\n40\n9\n10\n0\n0\nMax file size 1048576 1048576 bytes\n");
+    assert_eq!(text, "40\n40\n9\n10\n0\n0\n65536\nMax file size 1048576 1048576 bytes\n");
     // Above what is allowed is what is allowed, for root as for anybody.
     let all = Limits { open_files: Some(u64::MAX), ..Limits::default() };
     let own = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap();

@@ -13,7 +13,7 @@ pub mod stat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of these messages; raised with every change to them.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The most bytes one message may take. Below the default socket buffer of Linux (212,992 bytes), which a packet
 /// must fit into whole.
@@ -72,6 +72,8 @@ pub struct Limits {
     pub file_size_bytes: Option<u64>,
     /// `RLIMIT_CPU`, seconds: SIGXCPU then, SIGKILL one second later.
     pub cpu_seconds: Option<u64>,
+    /// `RLIMIT_DATA`, bytes.
+    pub data_bytes: Option<u64>,
 }
 
 /// Launcher → host.

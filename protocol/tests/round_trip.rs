@@ -11,9 +11,13 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>())).prop_map(
-        |(open_files, file_size_bytes, cpu_seconds)| Limits { open_files, file_size_bytes, cpu_seconds },
-    )
+    (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()))
+        .prop_map(|(open_files, file_size_bytes, cpu_seconds, data_bytes)| Limits {
+            open_files,
+            file_size_bytes,
+            cpu_seconds,
+            data_bytes,
+        })
 }
 
 fn request() -> impl Strategy<Value = ToLauncher> {

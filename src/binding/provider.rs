@@ -241,8 +241,10 @@ pub struct RunTaken {
 #[napi]
 impl BindingRun {
     #[napi(constructor, catch_unwind)]
-    pub fn new(nonce: String, max_output_bytes: f64, memory_mb: u32) -> Self {
-        Self { inner: Run::new(&nonce, key(max_output_bytes), memory_mb) }
+    pub fn new(nonce: String, plan: &BindingPlan) -> Self {
+        let details = &plan.inner.details;
+        let run = Run::new(&nonce, details.max_output_bytes, details.memory_mb);
+        Self { inner: run.declaring(details.dependencies.keys().cloned()) }
     }
 
     #[napi(catch_unwind)]

@@ -27,7 +27,7 @@ use serde_json::json;
 use tokio::{runtime::Handle, task, time};
 
 pub use policy::{DependencyPolicy, ExtraSpec, NamePattern};
-pub use scope::{Scope, can_change};
+pub use scope::{Scope, abi, can_change};
 pub use scripts::InstallScripts;
 
 use manifest::Scripts;
@@ -434,6 +434,11 @@ fn prepare(ctx: &InstallContext, scratch: &Path) -> Result<Prepared, SandboxErro
     let path = ctx.env.get("PATH").map(String::as_str);
     let npm = npm::find(ctx.npm_path.as_deref(), &ctx.node, path).map_err(failure)?;
     let settings = Settings::read(&ctx.env, npm::prefix(&ctx.node), npm.root.as_deref());
+    if settings.get("workspace").is_some()
+        && let Some(problem) = npm::fatal_setting(&ctx.env, &ctx.node, npm.root.as_deref())
+    {
+        return Err(failure(problem));
+    }
     let scratch = Scratch::create(scratch).map_err(|error| of_io(scratch, &error))?;
     let cache = if npm::has_writable_cache(&ctx.env, &settings) {
         None

@@ -232,6 +232,19 @@ impl Scratch {
     }
 }
 
+/// A setting that no argument takes back, and with which npm installs nothing here; `None` if there is none in the files that npm
+/// reads. (Of the environment npm does not get it.)
+pub(super) fn fatal_setting(host: &Env, node: &Path, root: Option<&Path>) -> Option<String> {
+    const KEY: &str = "workspace";
+    let passed = host.iter().filter(|(name, _)| env_key(name).as_deref() != Some(KEY));
+    let passed: Env = passed.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let value = Settings::read(&passed, prefix(node), root).get(KEY)?.to_owned();
+    Some(format!(
+        "npm's settings say {KEY}={value}, with which npm looks for workspaces and installs nothing: take that line out of the npmrc \
+         that has it (`npm config ls -l` tells which one), or name another file by npm_config_userconfig"
+    ))
+}
+
 /// Arguments of phase 1: everything but scripts. `cache` replaces the user's where that cannot be written.
 pub(super) fn install_args(
     settings: &Settings,
@@ -251,15 +264,23 @@ pub(super) fn install_args(
         "--no-workspaces",
         "--no-fund",
         "--loglevel=error",
+        "--heading=npm",
         "--no-progress",
         "--no-update-notifier",
         "--logs-max=0",
+        "--no-timing",
+        "--no-json",
+        "--no-long",
+        "--no-parseable",
+        "--no-color",
+        "--no-foreground-scripts",
         // Users switch these off for their own projects; here they are needed.
         "--save",
         "--package-lock",
         "--lockfile-version=3",
         "--include=optional",
         "--include=peer",
+        "--bin-links",
         // A folder is copied, not linked: a tree must not change after it was published.
         "--install-links",
     ];
@@ -583,6 +604,17 @@ mod tests {
         assert!(has(&nothing, "--fetch-retries=2") && has(&nothing, "--fetch-retry-maxtimeout=5000"));
         let theirs = Settings::read(&env(&[("NPM_CONFIG_FETCH_RETRIES", "9")]), Path::new("/nowhere"), None);
         assert!(!has(&theirs, "--fetch-retries=2") && has(&theirs, "--fetch-retry-maxtimeout=5000"));
+    }
+
+    #[test]
+    fn a_workspace_in_a_file_is_named_and_one_in_the_environment_is_not_passed_on() {
+        let base = tempfile::tempdir().unwrap();
+        let home = base.path().to_str().unwrap();
+        let host = env(&[("HOME", home), ("npm_config_workspace", "of-the-host")]);
+        let node = Path::new("/nowhere/bin/node");
+        assert_eq!(fatal_setting(&host, node, None), None);
+        fs::write(base.path().join(".npmrc"), "workspace[]=x\n").unwrap();
+        assert!(fatal_setting(&host, node, None).unwrap().contains("workspace=x"));
     }
 
     #[test]

@@ -79,6 +79,9 @@ impl TryFrom<String> for NamePattern {
     fn try_from(text: String) -> Result<Self, String> {
         match text.find('*') {
             Some(at) if at + 1 < text.len() => Err(format!("\"{text}\": a * may stand at the end only")),
+            Some(_) if !text.chars().all(|c| is_url_safe(c) || "@/*".contains(c)) => {
+                Err(format!("\"{text}\" is no beginning of package names"))
+            }
             Some(_) => Ok(Self(text)),
             None => match name_objection(&text) {
                 Some(objection) => Err(format!("\"{text}\" is no package name: {objection}")),
@@ -206,7 +209,7 @@ fn allowed(name: &str, policy: &DependencyPolicy) -> Result<(), String> {
 }
 
 /// npm's rules for packages that exist (`validForOldPackages` of validate-npm-package-name), and its length limit.
-fn name_objection(name: &str) -> Option<&'static str> {
+pub(super) fn name_objection(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         return Some("it is empty");
     }

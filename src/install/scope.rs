@@ -16,14 +16,14 @@ use sha2::{Digest, Sha256};
 use tokio::{io::AsyncReadExt, time};
 
 use super::{
-    DependencyPolicy, InstallContext, InstallScripts, blocking, failure,
+    DependencyPolicy, InstallContext, InstallScripts, blocking,
     npm::{self, Npm},
     npmrc::Settings,
     policy::written_spec,
     range::is_exact,
 };
 use crate::{
-    error::SandboxError,
+    error::{Code, Phase, SandboxError},
     process::{Command, ExitStatus},
     store::{Store, TreeKey},
 };
@@ -147,8 +147,9 @@ fn stamp(path: &Path) -> String {
     format!("{} {} {changed}", path.display(), metadata.map_or(0, |metadata| metadata.len()))
 }
 
-/// Asks `node` for its ABI, or remembers what it said: the note goes by the binary's path, size and time.
-async fn abi(ctx: &InstallContext) -> Result<String, SandboxError> {
+/// Asks `node` for its ABI, or remembers what it said: the note goes by the binary's path, size and time. What does not
+/// answer is no Node.
+pub async fn abi(ctx: &InstallContext) -> Result<String, SandboxError> {
     let (store, node) = (ctx.store.clone(), ctx.node.clone());
     let (name, known) = blocking(move || {
         let name = note_name(&node);
@@ -161,10 +162,12 @@ async fn abi(ctx: &InstallContext) -> Result<String, SandboxError> {
     let asked =
         time::timeout(ABI_WAIT, ask(ctx)).await.unwrap_or_else(|_| Err("it did not answer".to_owned()));
     let abi = asked.map_err(|reason| {
-        failure(format!(
-            "could not ask {} for its ABI: {reason}; check the nodePath option (AGENTS_FUNCTION_TOOL_SANDBOX_NODE_PATH)",
+        let text = format!(
+            "the option \"nodePath\" (variable AGENTS_FUNCTION_TOOL_SANDBOX_NODE_PATH) is {}, which is no Node that runs here: \
+             {reason}. Set it to the absolute path of a Node binary, or leave it out to use the host's own",
             ctx.node.display()
-        ))
+        );
+        SandboxError::new(Code::InvalidConfig, Phase::Validate, text)
     })?;
     let (store, text) = (ctx.store.clone(), abi.clone());
     blocking(move || {
@@ -191,6 +194,14 @@ fn is_abi(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+fn ended(status: ExitStatus) -> String {
+    match status {
+        ExitStatus::Code(code) => format!("ended with code {code}"),
+        ExitStatus::Signal(signal) => format!("was ended by signal {signal}"),
+        ExitStatus::Lost => "was lost".to_owned(),
+    }
+}
+
 async fn ask(ctx: &InstallContext) -> Result<String, String> {
     let command = Command {
         program: ctx.node.clone(),
@@ -206,6 +217,7 @@ async fn ask(ctx: &InstallContext) -> Result<String, String> {
     let status = started.process.exited().await;
     match text.trim() {
         abi if status == ExitStatus::Code(0) && is_abi(abi) => Ok(abi.to_owned()),
-        other => Err(format!("it printed \"{other}\" and ended with {status:?}")),
+        "" => Err(format!("asked for its version it printed nothing and {}", ended(status))),
+        other => Err(format!("asked for its version it printed \"{other}\" and {}", ended(status))),
     }
 }

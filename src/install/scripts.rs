@@ -6,7 +6,10 @@ use std::{
     path::Path,
 };
 
-use serde::{Deserialize, Serialize, de};
+use serde::{
+    Deserialize, Serialize,
+    de::{self, Error as _},
+};
 use serde_json::Value;
 
 use super::manifest::Scripts;
@@ -47,7 +50,10 @@ impl<'de> Deserialize<'de> for InstallScripts {
 
             fn visit_seq<A: de::SeqAccess<'de>>(self, mut names: A) -> Result<InstallScripts, A::Error> {
                 let mut only = BTreeSet::new();
-                while let Some(name) = names.next_element()? {
+                while let Some(name) = names.next_element::<String>()? {
+                    if let Some(objection) = super::policy::name_objection(&name) {
+                        return Err(A::Error::custom(format!("\"{name}\" is no package name: {objection}")));
+                    }
                     only.insert(name);
                 }
                 Ok(InstallScripts::Only(only))

@@ -202,7 +202,7 @@ fn pack(
         })?);
     }
     let targets = [1, 2, 3][..fds.len()].to_vec();
-    let Limits { open_files, file_size_bytes, cpu_seconds } = command.limits;
+    let Limits { open_files, file_size_bytes, cpu_seconds, data_bytes } = command.limits;
     let bytes = OsStringExt::into_vec;
     let request = ToLauncher::Spawn(Spawn {
         id,
@@ -210,7 +210,7 @@ fn pack(
         args: command.args.into_iter().map(bytes).collect(),
         env: command.env.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
         cwd: bytes(command.cwd.into_os_string()),
-        limits: protocol::Limits { open_files, file_size_bytes, cpu_seconds },
+        limits: protocol::Limits { open_files, file_size_bytes, cpu_seconds, data_bytes },
         forks: command.forks,
         fds: targets,
     });

@@ -63,7 +63,7 @@ pub struct Command {
 }
 
 /// Kernel limits of a process; `None` leaves what the host has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// `RLIMIT_NOFILE`.
     pub open_files: Option<u64>,
@@ -71,6 +71,8 @@ pub struct Limits {
     pub file_size_bytes: Option<u64>,
     /// `RLIMIT_CPU`, seconds.
     pub cpu_seconds: Option<u64>,
+    /// `RLIMIT_DATA`, bytes.
+    pub data_bytes: Option<u64>,
 }
 
 /// A started process with its ends of pipes and channel.

@@ -161,6 +161,9 @@ fn limits(limits: Limits) -> String {
         // In blocks of 512 bytes, as POSIX has it.
         set("-f", bytes.div_ceil(512));
     }
+    if let Some(bytes) = limits.data_bytes {
+        set("-d", bytes.div_ceil(1024));
+    }
     if let Some(seconds) = limits.cpu_seconds {
         // Soft: SIGXCPU; hard: SIGKILL a second later.
         let hard = seconds.saturating_add(1);

@@ -182,7 +182,7 @@ impl Rules {
             cleanup_interval_ms: as_ms(settings.cleanup_interval),
             linger_ms: as_ms(settings.linger),
             max_output_bytes: settings.max_output_bytes,
-            memory_mb: settings.memory_mb,
+            memory_mb: settings.limits.memory_mb,
             dependencies: request.dependencies,
             install_scripts: settings.install_scripts.clone(),
             min_release_age_days: settings.dependencies.min_release_age_days,

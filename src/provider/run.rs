@@ -11,7 +11,7 @@
 //! The payload is JSON in ASCII, and a piece fits into one atomic write to a pipe: what other processes print comes
 //! before or after it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     error::{Code, Phase, SandboxError},
@@ -82,6 +82,7 @@ pub struct Run {
     used_bytes: u64,
     max_output_bytes: u64,
     memory_mb: u32,
+    declared: BTreeSet<String>,
     chars: [Utf8Stream; 2],
     tails: [Tail; 2],
 }
@@ -102,9 +103,15 @@ impl Run {
             used_bytes: 0,
             max_output_bytes,
             memory_mb,
+            declared: BTreeSet::new(),
             chars: Default::default(),
             tails: Default::default(),
         }
+    }
+
+    /// With the names of the declared dependencies: an error about a package that is not among them says so.
+    pub fn declaring(self, names: impl IntoIterator<Item = String>) -> Self {
+        Self { declared: names.into_iter().collect(), ..self }
     }
 
     /// Takes a chunk of a stream, cut anywhere.
@@ -126,7 +133,7 @@ impl Run {
             (None, _) => Self::unknown("the sandbox did not say how the run ended"),
             (Some(code), Progress::Started) => {
                 let stderr = self.tail(Stream::Stderr);
-                self.notes.ended(self.exit_status(code), &stderr, self.memory_mb)
+                self.notes.ended_elsewhere(self.exit_status(code), &stderr, self.memory_mb)
             }
             (Some(code), Progress::Claimed) => self.not_started(code),
             (Some(ALREADY_STARTED_EXIT_CODE), Progress::Nothing) => {
@@ -138,7 +145,7 @@ impl Run {
             // The request may have come twice, and what ended here be the one that did not get the run.
             (Some(code), Progress::Nothing) => self.never_claimed(code),
         };
-        Err(self.with_tails(error))
+        Err(self.failed(error))
     }
 
     /// The deadline passed.
@@ -201,7 +208,11 @@ impl Run {
         if std::mem::replace(&mut self.settled, true) {
             return None;
         }
-        Some(outcome.map_err(|error| self.with_tails(error)))
+        Some(outcome.map_err(|error| self.failed(error)))
+    }
+
+    fn failed(&self, error: SandboxError) -> SandboxError {
+        self.with_tails(outcome::naming_undeclared(error, |name| self.declared.contains(name)))
     }
 
     fn printed(&mut self, stream: Stream, text: String) -> Taken {
@@ -373,6 +384,19 @@ mod tests {
         let mut run = run();
         let forged = format!("{MARK}0123456789abcdee18.[2]{MARK}\n{MARK}{MARK}.");
         assert_eq!(all(&mut run, &forged), Taken { text: forged, settled: None });
+    }
+
+    #[test]
+    fn a_package_that_is_not_declared_is_named() {
+        let thrown = piece(
+            19,
+            '.',
+            r#"{"text":"Error: Cannot find module 'got'","name":"Error","message":"Cannot find module 'got'","fields":{"code":"MODULE_NOT_FOUND"}}"#,
+        );
+        let message =
+            |mut run: Run| all(&mut run, &thrown).settled.expect("settled").expect_err("an error").message;
+        assert!(message(run()).contains("The package `got` is missing"));
+        assert!(!message(run().declaring(["got".to_owned()])).contains("is missing"));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use oxc_ast::ast::{
     AccessorProperty, Argument, CallExpression, Class, Decorator, ExportAllDeclaration,
     ExportFromDeclaration, Expression, ImportDeclaration, ImportExpression, MethodDefinition, Program,
-    PropertyDefinition, TSExternalModuleReference,
+    PropertyDefinition, StringLiteral, TSExternalModuleReference,
 };
 use oxc_ast_visit::{Visit, walk};
+use oxc_span::Span;
 
 /// Top-level names of Node's own modules that can be imported without `node:` (Node 22, `module.builtinModules`).
 const BUILTINS: &[&str] = &[
@@ -58,6 +59,8 @@ const BUILTINS: &[&str] = &[
 pub(super) struct Facts {
     /// Specifiers of imports and requires, as written.
     specifiers: Vec<String>,
+    /// Specifiers of the `import` and `export … from` statements among them: without those modules nothing runs at all.
+    statics: Vec<(String, Span)>,
     /// A decorator stands somewhere.
     pub(super) decorators: bool,
     /// Something that the parser lets pass in JavaScript and that V8 does not know: `private x`, decorators.
@@ -82,8 +85,26 @@ impl Facts {
         packages
     }
 
+    /// The packages that statements import, each once, with the place of the first specifier.
+    pub(super) fn imported(&self) -> Vec<(&str, Span)> {
+        let mut imported: Vec<(&str, Span)> = Vec::new();
+        for (specifier, span) in &self.statics {
+            if let Some(package) = package_of(specifier)
+                && !imported.iter().any(|(known, _)| *known == package)
+            {
+                imported.push((package, *span));
+            }
+        }
+        imported
+    }
+
     fn name(&mut self, specifier: &str) {
         self.specifiers.push(specifier.to_owned());
+    }
+
+    fn import(&mut self, source: &StringLiteral<'_>) {
+        self.name(&source.value);
+        self.statics.push((source.value.to_string(), source.span));
     }
 
     fn name_literal(&mut self, expression: &Expression<'_>) {
@@ -102,19 +123,19 @@ impl Facts {
 impl<'a> Visit<'a> for Facts {
     fn visit_import_declaration(&mut self, import: &ImportDeclaration<'a>) {
         if import.import_kind.is_value() {
-            self.name(&import.source.value);
+            self.import(&import.source);
         }
     }
 
     fn visit_export_all_declaration(&mut self, export: &ExportAllDeclaration<'a>) {
         if export.export_kind.is_value() {
-            self.name(&export.source.value);
+            self.import(&export.source);
         }
     }
 
     fn visit_export_from_declaration(&mut self, export: &ExportFromDeclaration<'a>) {
         if export.export_kind.is_value() {
-            self.name(&export.source.value);
+            self.import(&export.source);
         }
     }
 
@@ -184,7 +205,7 @@ fn requires(callee: &Expression<'_>) -> bool {
 }
 
 /// `@scope/name` or `name` of a specifier, unless it is a path, a URL, an entry of `imports` or built into Node.
-fn package_of(specifier: &str) -> Option<&str> {
+pub(crate) fn package_of(specifier: &str) -> Option<&str> {
     if specifier.is_empty() || specifier.starts_with(['.', '/', '#', '\\']) || specifier.contains(':') {
         return None;
     }

@@ -10,6 +10,7 @@
 //! | tool → edits that make the text runnable | `wrap.rs` |
 //! | TypeScript and JSX → JavaScript and a source map | `typescript.rs` |
 //! | error texts with line, column and picture | `diagnostic.rs` |
+//! | what was prepared before | `cache.rs` |
 //!
 //! # Which function is the tool
 //!
@@ -39,6 +40,7 @@
 //! Imports that are used as types only, or not at all, go, as `tsc` has it. JSX calls `React.createElement` where
 //! `React` is bound at the top level, else the functions of `react/jsx-runtime`. Decorators are TypeScript's legacy ones.
 
+mod cache;
 mod classify;
 mod diagnostic;
 mod env_names;
@@ -48,6 +50,7 @@ mod parse;
 mod typescript;
 mod wrap;
 
+use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
@@ -55,7 +58,11 @@ use oxc_allocator::Allocator;
 use serde::Serialize;
 
 use diagnostic::Fault;
-use parse::{Language, Reading};
+use facts::Facts;
+use parse::{Language, Reading, Tree};
+
+pub use cache::Cache;
+pub(crate) use facts::package_of;
 
 /// Longest text that is read. The widest bundles of tools have some hundred kilobytes.
 pub const MAX_SOURCE_BYTES: usize = 4 * 1024 * 1024;
@@ -107,6 +114,18 @@ pub struct Prepared {
     /// Packages that the code imports or requires by a literal name, in order of appearance, each once; no built-ins, no
     /// relative paths, no URLs. For hints: what stands in a branch that never runs is named, too.
     pub packages: Vec<String>,
+    /// Those of `packages` that an `import` statement needs, and where in the user's text the statement names it. Without them
+    /// nothing of the code runs.
+    pub imports: Vec<Import>,
+}
+
+/// A package that the code cannot do without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Import {
+    /// Its name.
+    pub package: String,
+    /// Bytes of the user's text, a byte-order mark left out; empty, at the start, where the text itself does not name it (JSX).
+    pub range: Range<usize>,
 }
 
 /// Why a text cannot run. The message names line and column (1-based) and shows the place.
@@ -117,13 +136,34 @@ pub struct SourceError {
     pub message: String,
 }
 
+impl Prepared {
+    /// What is wrong with `text`, which this was made of, when there is no `package` (one of [`Self::imports`]) to import from.
+    pub fn undeclared(text: &str, import: &Import) -> SourceError {
+        let package = &import.package;
+        let message = format!(
+            "The code imports the package `{package}`, which is not among the function's dependencies"
+        );
+        let help = format!("Help: {}", declare(package));
+        Fault { message, range: import.range.clone(), help }.render(without_mark(text))
+    }
+}
+
+/// What to do about a package that the code names and that is not declared.
+pub(crate) fn declare(package: &str) -> String {
+    format!("declare it in the function's `dependencies`, for example {{ \"{package}\": \"latest\" }}")
+}
+
+/// Editors do not count a byte-order mark, so neither do places.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
 /// Classifies `text` and makes it runnable.
 ///
 /// Microseconds for an ordinary tool. A text whose nesting could need more stack than a caller is sure to have is read on
 /// a thread of its own, for as long as this call takes.
 pub fn prepare(text: &str, runtime: Runtime) -> Result<Prepared, SourceError> {
-    // Editors do not count a byte-order mark, so neither do places.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = without_mark(text);
     if text.len() > MAX_SOURCE_BYTES {
         let message =
             format!("The source text has {} bytes; at most {MAX_SOURCE_BYTES} are read", text.len());
@@ -203,6 +243,17 @@ fn read(text: &str, languages: &[Language]) -> Result<Prepared, (usize, Fault)> 
     Err(furthest.expect("there is a reading in a language"))
 }
 
+/// What the statements of the final code import (`code`, its facts), at the places of the user's text (`tree`).
+fn imports(tree: &Tree<'_>, code: &Facts) -> Vec<Import> {
+    let written = tree.facts.imported();
+    let place =
+        |package: &str| written.iter().find(|(name, _)| *name == package).map(|(_, span)| tree.range(*span));
+    let needed = code.imported().into_iter();
+    needed
+        .map(|(package, _)| Import { package: package.to_owned(), range: place(package).unwrap_or_default() })
+        .collect()
+}
+
 fn read_as(
     allocator: &Allocator,
     text: &str,
@@ -212,15 +263,32 @@ fn read_as(
     let tree = parse::parse(allocator, text, language, reading)?;
     let entry = classify::classify(&tree).map_err(|refusal| (text.len() + refusal.rank, refusal.fault))?;
     let wrapped = wrap::wrap(&tree, &entry);
-    if language == Language::JavaScript {
-        return Ok(Prepared {
+    if !wrapped.is_sound(text.len()) {
+        let message = "SyntaxError: The code can be read in more than one way; end its statements with `;`";
+        return Err((text.len(), Fault::refused(message, 0..text.len())));
+    }
+    let prepared = if language == Language::JavaScript {
+        Prepared {
             kind: tree.kind,
             code: wrapped.code(text),
             line_offset: 0,
             column_offset: wrapped.column_offset(text),
             source_map: None,
             packages: tree.facts.packages(),
-        });
+            imports: imports(&tree, &tree.facts),
+        }
+    } else {
+        typescript::transform(allocator, text, &tree, &wrapped).map_err(|fault| (text.len(), fault))?
+    };
+    match parse::syntax_error(allocator, &prepared.code, prepared.kind) {
+        None => Ok(prepared),
+        Some(error) => {
+            let place = prepared.source_map.is_none().then(|| error.labels.first()).flatten();
+            let range = place.map_or(0..0, |label| {
+                let start = label.offset() as usize;
+                wrapped.user_offset(start)..wrapped.user_offset(start + label.len() as usize)
+            });
+            Err((text.len(), Fault::refused(format!("SyntaxError: {}", error.message), range)))
+        }
     }
-    typescript::transform(allocator, text, &tree, &wrapped).map_err(|fault| (text.len(), fault))
 }

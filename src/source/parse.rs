@@ -141,6 +141,19 @@ fn check<'a>(allocator: &'a Allocator, text: &'a str, source_type: SourceType) -
     (Some(program), Some(scoping), errors)
 }
 
+/// What is wrong with code that is to run as `kind`. The parser lets some things pass in a text of which the code, with what was
+/// put around it, is the clearer view: `export` behind a label, modifiers of TypeScript on a method.
+pub(super) fn syntax_error(allocator: &Allocator, code: &str, kind: Kind) -> Option<OxcDiagnostic> {
+    let source_type = match kind {
+        Kind::Script => SourceType::script(),
+        Kind::Module => SourceType::mjs(),
+    };
+    let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
+    let code: &str = allocator.alloc_str(code);
+    let parsed = Parser::new(allocator, code, source_type).with_options(options).parse();
+    parsed.diagnostics.into_vec().into_iter().next()
+}
+
 /// Names of a program, and the early errors that need them.
 fn resolve(program: &Program<'_>) -> (Scoping, Vec<OxcDiagnostic>) {
     let checked = SemanticBuilder::new_compiler().with_enum_eval(true).build(program);

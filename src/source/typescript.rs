@@ -16,7 +16,7 @@ use super::diagnostic::Fault;
 use super::facts::Facts;
 use super::parse::{Language, Tree};
 use super::wrap::{Wrapped, epilogue_line};
-use super::{Kind, Prepared};
+use super::{Kind, Prepared, imports};
 
 /// The name of the user's text in the source map.
 const SOURCE_NAME: &str = "tool";
@@ -49,7 +49,7 @@ pub(super) fn transform(
     }
     let options =
         CodegenOptions { source_map_path: Some(PathBuf::from(SOURCE_NAME)), ..CodegenOptions::default() };
-    let packages = Facts::of(&program).packages();
+    let facts = Facts::of(&program);
     let generated = Codegen::new().with_options(options).build(&program);
     let source_map = generated.map.map(|map| to_user(&map, text, wrapped));
     Ok(Prepared {
@@ -58,7 +58,8 @@ pub(super) fn transform(
         line_offset: 0,
         column_offset: 0,
         source_map,
-        packages,
+        packages: facts.packages(),
+        imports: imports(tree, &facts),
     })
 }
 

@@ -58,14 +58,15 @@ pub(super) fn wrap(tree: &Tree<'_>, entry: &Entry<'_>) -> Wrapped {
             let at = after.map_or(0, |end| end as usize);
             let (open, close) = around(sure);
             wrapped.tool = range.start;
+            // The `;` is for a function that was a statement: the next one may stand on its line.
             if last || tree.kind == Kind::Module {
                 wrapped.insert(at, format!("{before}{give}{open}"));
-                wrapped.insert(range.end, close.to_owned());
+                wrapped.insert(range.end, format!("{close};"));
             } else {
                 // What stands below has to run, too. The comma keeps the function from getting the variable's name.
                 let name = tree.unused_name("__tool");
                 wrapped.insert(at, format!("{before}var {name}=(0,{open}"));
-                wrapped.insert(range.end, format!("{close})"));
+                wrapped.insert(range.end, format!("{close});"));
                 wrapped.epilogue = format!("return {name};");
             }
         }
@@ -166,6 +167,12 @@ impl Tree<'_> {
 impl Wrapped {
     fn insert(&mut self, at: usize, text: String) {
         self.inserts.push((at, text));
+    }
+
+    /// Whether all inserts are within a text of `length` bytes and in order. They are not where the parser, after a second look at
+    /// an `await`, has statements that overlap.
+    pub(super) fn is_sound(&self, length: usize) -> bool {
+        self.inserts.is_sorted_by_key(|(at, _)| *at) && self.inserts.iter().all(|(at, _)| *at <= length)
     }
 
     /// The text with everything in it.

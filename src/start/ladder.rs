@@ -9,7 +9,7 @@ use std::{
 
 #[cfg(target_os = "linux")]
 use super::zygotes::{NoZygote, Zygotes};
-use super::{Ladder, Rung, StartError, Verdict, Worker, WorkerSpec, spawn, standby::Standby};
+use super::{Breed, Ladder, Rung, StartError, Verdict, Worker, WorkerSpec, spawn, standby::Standby};
 use crate::{
     log::NATIVE,
     process::{BoxFuture, Spawner},
@@ -18,6 +18,9 @@ use crate::{
 /// Tools that a verdict is kept on; beyond it, all begin anew.
 const MAX_SUSPECTS: usize = 1024;
 
+/// Breeds whose refusals are kept; beyond it, all begin anew.
+const MAX_REFUSED_BREEDS: usize = 64;
+
 /// The ladder of a process.
 pub struct RungLadder {
     spawner: Arc<dyn Spawner>,
@@ -25,8 +28,8 @@ pub struct RungLadder {
     zygotes: Arc<Zygotes>,
     standby: Standby,
     suspects: Mutex<HashMap<Suspect, Suspicion>>,
-    /// Why the last start on a rung did not come about.
-    refusals: Mutex<HashMap<Rung, String>>,
+    /// Why the last start on a rung did not come about, by breed: what one Node cannot do another can.
+    refusals: Mutex<HashMap<Arc<Breed>, HashMap<Rung, String>>>,
 }
 
 /// A tool with the tree it runs on.
@@ -77,16 +80,22 @@ impl RungLadder {
     async fn best(&self, spec: &WorkerSpec) -> Result<Worker, StartError> {
         if !self.is_suspect(spec) {
             match self.forked(spec, false).await {
-                Ok(worker) => return Ok(worker),
+                Ok(worker) => {
+                    self.works(Rung::Zygote, spec);
+                    return Ok(worker);
+                }
                 // It will be there for later calls; a stock of booted ones would not be needed any more by then.
                 Err(NoZygote::NotYet) => return self.spawn(spec).await,
-                Err(NoZygote::Refused(reason)) => self.refuse(Rung::Zygote, reason),
+                Err(NoZygote::Refused(reason)) => self.refuse(Rung::Zygote, spec, reason),
             }
         }
         match self.standby.take(&spec.breed, &spec.scripts).await {
-            Ok(worker) => Ok(worker),
+            Ok(worker) => {
+                self.works(Rung::Standby, spec);
+                Ok(worker)
+            }
             Err(error) => {
-                self.refuse(Rung::Standby, error.reason);
+                self.refuse(Rung::Standby, spec, error.reason);
                 self.spawn(spec).await
             }
         }
@@ -106,12 +115,31 @@ impl RungLadder {
         Err(NoZygote::Refused("needs Linux".to_owned()))
     }
 
-    fn refuse(&self, rung: Rung, reason: String) {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        if refusals.get(&rung) != Some(&reason) {
-            tracing::warn!(target: NATIVE, rung = ?rung, reason, "A faster way to start functions is not available");
-            refusals.insert(rung, reason);
+    fn refuse(&self, rung: Rung, spec: &WorkerSpec, reason: String) {
+        let mut refusals = self.refusals();
+        if refusals.len() >= MAX_REFUSED_BREEDS && !refusals.contains_key(&spec.breed) {
+            refusals.clear();
         }
+        let refused = refusals.entry(Arc::clone(&spec.breed)).or_default();
+        if refused.get(&rung) != Some(&reason) {
+            tracing::warn!(target: NATIVE, rung = ?rung, reason, "A faster way to start functions is not available");
+            refused.insert(rung, reason);
+        }
+    }
+
+    /// What was refused before is not any more.
+    fn works(&self, rung: Rung, spec: &WorkerSpec) {
+        let mut refusals = self.refusals();
+        if refusals.is_empty() {
+            return;
+        }
+        if let Some(refused) = refusals.get_mut(&spec.breed) {
+            refused.remove(&rung);
+        }
+    }
+
+    fn refusals(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<Breed>, HashMap<Rung, String>>> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn suspects(&self) -> std::sync::MutexGuard<'_, HashMap<Suspect, Suspicion>> {
@@ -165,10 +193,11 @@ impl Ladder for RungLadder {
         self.zygotes.forget(tree);
     }
 
-    fn in_use(&self) -> (Rung, Vec<(Rung, String)>) {
-        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused: Vec<_> = refusals.iter().map(|(rung, reason)| (*rung, reason.clone())).collect();
-        let rung = [Rung::Zygote, Rung::Standby].into_iter().find(|rung| !refusals.contains_key(rung));
+    fn in_use(&self, breed: &Breed) -> (Rung, Vec<(Rung, String)>) {
+        let refused = self.refusals().get(breed).cloned().unwrap_or_default();
+        let rung = [Rung::Zygote, Rung::Standby].into_iter().find(|rung| !refused.contains_key(rung));
+        let mut refused: Vec<_> = refused.into_iter().collect();
+        refused.sort();
         (rung.unwrap_or(Rung::Spawn), refused)
     }
 

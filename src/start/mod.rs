@@ -17,7 +17,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::process::{BoxFuture, Started};
+use crate::process::{BoxFuture, Limits, Started};
 
 pub use ladder::RungLadder;
 
@@ -40,6 +40,8 @@ pub struct Breed {
     pub node: PathBuf,
     /// `--max-old-space-size`, MiB.
     pub memory_mb: u32,
+    /// What the kernel lets a worker use.
+    pub limits: Limits,
     /// Variables that Node reads while it boots (time zone, locale, certificates); the tool's own come with the job.
     pub boot_env: BTreeMap<String, String>,
     /// Variables that every call has, for packages that read them while they load.
@@ -144,8 +146,8 @@ pub trait Ladder: Send + Sync {
     fn learn(&self, rung: Rung, tree: &Path, tool_id: &Arc<str>, verdict: Verdict);
     /// Ends what is kept ready for a tree.
     fn forget(&self, tree: &Path);
-    /// The rung that the next worker will probably come from, with the reasons why no higher one is used.
-    fn in_use(&self) -> (Rung, Vec<(Rung, String)>);
+    /// The rung that the next worker of this breed will probably come from, with the reasons why no higher one is used.
+    fn in_use(&self, breed: &Breed) -> (Rung, Vec<(Rung, String)>);
     /// Ends everything that is kept ready.
     fn drain(&self);
 }

@@ -1,4 +1,4 @@
-//! How many workers to keep ready: as many as calls run at once. Pure: time is an argument.
+//! How many workers to keep ready: as many as calls run at once, and more when they come too fast. Pure: time is an argument.
 
 use std::time::{Duration, Instant};
 
@@ -25,13 +25,14 @@ impl Sizing {
         self.target
     }
 
-    /// A call came while `running` others run workers of this stock or wait for one.
+    /// A call came while `running` others run workers of this stock or wait for one; `missed`: it found none ready.
     ///
-    /// Not the calls that found none ready: one after the other they would find none now and then however many there
-    /// are, since making one takes longer than using it.
-    pub(super) fn taken(&mut self, running: usize, now: Instant) {
+    /// Making a worker takes longer than a short call does, so calls one after the other use a stock up however large it
+    /// is. A larger one lets a burst of them be fast, and its limit bounds what that costs.
+    pub(super) fn taken(&mut self, running: usize, missed: bool, now: Instant) {
         self.last_take = Some(now);
-        let wanted = (running + 1).min(MAX_READY);
+        let for_burst = if missed { self.target + 1 } else { 0 };
+        let wanted = (running + 1).max(for_burst).min(MAX_READY);
         if wanted > self.target {
             self.set(wanted, now);
         }
@@ -68,23 +69,36 @@ mod tests {
         let (mut sizing, now) = (Sizing::default(), Instant::now());
         let mut seen = Vec::new();
         for running in [0, 0, 3, 1, 100] {
-            sizing.taken(running, now);
+            sizing.taken(running, false, now);
             seen.push(sizing.target());
         }
         assert_eq!(seen, [1, 1, 4, 4, MAX_READY]);
     }
 
     #[test]
+    fn it_grows_when_calls_find_none_ready() {
+        let (mut sizing, now) = (Sizing::default(), Instant::now());
+        let mut seen = Vec::new();
+        for missed in [true, false, true, true, false] {
+            sizing.taken(0, missed, now);
+            seen.push(sizing.target());
+        }
+        assert_eq!(seen, [1, 1, 2, 3, 3]);
+        (0..100).for_each(|_| sizing.taken(0, true, now));
+        assert_eq!(sizing.target(), MAX_READY);
+    }
+
+    #[test]
     fn it_shrinks_step_by_step_and_ends_when_idle() {
         let (mut sizing, start) = (Sizing::default(), Instant::now());
-        sizing.taken(3, start);
+        sizing.taken(3, false, start);
         let mut at = |seconds| {
             sizing.tick(start + Duration::from_secs(seconds));
             sizing.target()
         };
         assert_eq!([at(5), at(10), at(11), at(20), at(30), at(40)], [4, 3, 3, 2, 1, 1]);
         assert_eq!(at(60), 0);
-        sizing.taken(0, start + Duration::from_secs(61));
+        sizing.taken(0, false, start + Duration::from_secs(61));
         assert_eq!(sizing.target(), 1);
     }
 }

@@ -30,6 +30,7 @@ fn command(breed: &Breed, script: PathBuf, cwd: PathBuf) -> Command {
         env: breed.boot_env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
         cwd,
         channel: true,
+        limits: breed.limits,
         ..Command::default()
     }
 }

@@ -68,7 +68,7 @@ impl Stock {
             let mut inner = self.lock();
             let ready = next_alive(&mut inner.ready);
             let running = Arc::strong_count(&self.in_use) - 1 + inner.waiting.len();
-            inner.sizing.taken(running, Instant::now());
+            inner.sizing.taken(running, ready.is_none(), Instant::now());
             if let Some(worker) = ready {
                 self.fill(&mut inner);
                 return Ok(self.in_use(worker));
@@ -84,7 +84,7 @@ impl Stock {
     /// Makes the first before anybody asks.
     pub(super) fn prime(&self) {
         let mut inner = self.lock();
-        inner.sizing.taken(0, Instant::now());
+        inner.sizing.taken(0, false, Instant::now());
         self.fill(&mut inner);
     }
 

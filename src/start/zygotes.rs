@@ -245,6 +245,9 @@ impl Zygotes {
                 "--single-threaded".into(),
                 "--no-wasm-async-compilation".into(),
                 "--no-wasm-dynamic-tiering".into(),
+                "--no-memory-reducer".into(),
+                "--no-flush-bytecode".into(),
+                "--no-lazy".into(),
                 spawn::heap_flag(breed),
                 scripts.zygote.into_os_string(),
                 self.library.clone().into_os_string(),
@@ -256,6 +259,7 @@ impl Zygotes {
         };
         let began = Instant::now();
         let client = Client::boot(&*self.spawner, command).await.map_err(|error| error.to_string())?;
+        client.limit(breed.limits).await.map_err(|error| error.to_string())?;
         tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
         Ok(client)
     }
@@ -274,6 +278,7 @@ impl Zygotes {
             let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
             let refused = match base.client.fork_zygote(&payload).await {
                 Ok(client) => {
+                    client.limit(spec.breed.limits).await.map_err(|error| error.to_string())?;
                     tracing::debug!(
                         target: NATIVE,
                         sandboxDir = %spec.tree.display(),

@@ -1,5 +1,6 @@
 //! What goes over a worker's channel, what it means for the caller, and the script that runs inside a worker.
 
+pub mod breach;
 pub mod outcome;
 pub mod output;
 pub mod protocol;

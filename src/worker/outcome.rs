@@ -1,12 +1,23 @@
 //! What a worker's frames and its end mean for the caller: a result, or an error with the text that people and models read. Pure.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
-use super::protocol::{Frame, Thrown, Violation};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{
+    breach::{self, End},
+    protocol::{Frame, Thrown, Violation},
+};
 use crate::{
     error::{Code, Phase, SandboxError},
+    limits::CallLimits,
     process::ExitStatus,
+    source::{declare, package_of},
 };
+
+/// A thrown value and its causes, as far as a missing package is looked for in them.
+const CAUSES_LOOKED_AT: usize = 8;
 
 /// How a call ends: the result as JSON text (`None` for `undefined`), or an error.
 pub type Outcome = Result<Option<String>, SandboxError>;
@@ -40,17 +51,19 @@ impl Notes {
         None
     }
 
-    /// The error of a worker that ended with `exit` before anything settled its call. `stderr` is the tail of what it
-    /// printed, `memory_mb` its heap limit in MiB.
-    pub fn ended(&self, exit: ExitStatus, stderr: &str, memory_mb: u32) -> SandboxError {
+    /// The error of a worker that ended before anything settled its call. `stderr` is the tail of what it printed.
+    pub fn ended(&self, end: End, stderr: &str, limits: &CallLimits) -> SandboxError {
+        let exit = self.meant(end.exit);
+        breach::of_end(End { exit, ..end }, stderr, limits).unwrap_or_else(|| self.ended_by(exit, stderr))
+    }
+
+    /// [`Notes::ended`] for a worker elsewhere, of whose limits only the heap's, `memory_mb`, is this package's.
+    pub fn ended_elsewhere(&self, exit: ExitStatus, stderr: &str, memory_mb: u32) -> SandboxError {
         let exit = self.meant(exit);
-        if is_heap_exhaustion(exit, stderr) {
-            let message = format!(
-                "{}: JavaScript heap out of memory, the limit is {memory_mb} MB; hold less at once, or raise memoryMb",
-                how(exit)
-            );
-            return SandboxError::new(Code::MemoryLimit, Phase::Run, message);
-        }
+        breach::of_heap(exit, stderr, memory_mb).unwrap_or_else(|| self.ended_by(exit, stderr))
+    }
+
+    fn ended_by(&self, exit: ExitStatus, stderr: &str) -> SandboxError {
         match exit {
             ExitStatus::Lost => self.lost(),
             _ if !self.started => {
@@ -125,6 +138,54 @@ pub fn channel_broken(violation: &Violation) -> SandboxError {
     SandboxError::new(Code::ToolError, Phase::Result, message)
 }
 
+/// Adds to an error about a module that was not found what to do, if it is one of a package that is not declared. Node names
+/// what it did not find in the text only.
+pub fn naming_undeclared(error: SandboxError, is_declared: impl Fn(&str) -> bool) -> SandboxError {
+    match error.cause_json.as_deref().and_then(missing_package) {
+        Some(package) if !is_declared(&package) => {
+            let message =
+                format!("{}\nThe package `{package}` is missing; {}", error.message, declare(&package));
+            SandboxError { message, ..error }
+        }
+        _ => error,
+    }
+}
+
+/// The package that a thrown value says was not found, of itself or of one of its causes.
+fn missing_package(thrown_json: &str) -> Option<String> {
+    let mut at = thrown_json;
+    for _ in 0..CAUSES_LOOKED_AT {
+        let link: Link<'_> = serde_json::from_str(at).ok()?;
+        let fields: Option<Fields<'_>> = link.fields.and_then(|json| serde_json::from_str(json.get()).ok());
+        let code = fields.and_then(|fields| fields.code);
+        if matches!(code.as_deref(), Some("MODULE_NOT_FOUND" | "ERR_MODULE_NOT_FOUND")) {
+            let message = link.message?;
+            let rest = message.strip_prefix("Cannot find ")?;
+            let quoted = rest.strip_prefix("package '").or_else(|| rest.strip_prefix("module '"))?;
+            return package_of(quoted.split_once('\'')?.0).map(str::to_owned);
+        }
+        at = link.cause?.get();
+    }
+    None
+}
+
+/// What is looked at of a thrown value.
+#[derive(Deserialize)]
+struct Link<'a> {
+    #[serde(borrow)]
+    message: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    fields: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cause: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow)]
+    code: Option<Cow<'a, str>>,
+}
+
 fn threw(code: Code, phase: Phase, exit_code: i32, thrown: Thrown) -> SandboxError {
     let message = format!("{}: {}", how(ExitStatus::Code(exit_code)), with_causes(&thrown));
     SandboxError { cause_json: Some(thrown.json), ..SandboxError::new(code, phase, message) }
@@ -139,13 +200,8 @@ fn invalid(thrown: Thrown) -> SandboxError {
 }
 
 fn killed(signal: i32, stderr: &str) -> SandboxError {
-    let (code, why) = match signal_name(signal) {
-        Some("SIGXCPU") => (Code::CpuLimit, "the CPU time limit was reached"),
-        Some("SIGXFSZ") => (Code::DiskLimit, "a file grew over the size limit"),
-        _ => (Code::Killed, "the process was killed before the function settled"),
-    };
-    let why = explained(why, stderr);
-    SandboxError::new(code, Phase::Run, format!("{}: {why}", how(ExitStatus::Signal(signal))))
+    let why = explained("the process was killed before the function settled", stderr);
+    SandboxError::new(Code::Killed, Phase::Run, format!("{}: {why}", how(ExitStatus::Signal(signal))))
 }
 
 /// What was printed, or `otherwise` if nothing was.
@@ -165,21 +221,8 @@ fn with_causes(thrown: &Thrown) -> String {
     text
 }
 
-/// V8 says on stderr that the heap is full, then aborts: SIGABRT, or a trap in some builds; 128 + that through a shell.
-fn is_heap_exhaustion(exit: ExitStatus, stderr: &str) -> bool {
-    let aborted = match exit {
-        ExitStatus::Code(code) => matches!(code, 133 | 134),
-        ExitStatus::Signal(signal) => matches!(signal_name(signal), Some("SIGABRT" | "SIGTRAP" | "SIGILL")),
-        ExitStatus::Lost => false,
-    };
-    aborted
-        && (stderr.contains("heap out of memory")
-            || stderr.contains("Reached heap limit")
-            || (stderr.contains("FATAL ERROR:") && stderr.contains("Allocation failed")))
-}
-
 /// The beginning of a text about an end by itself.
-fn how(exit: ExitStatus) -> String {
+pub(super) fn how(exit: ExitStatus) -> String {
     match exit {
         ExitStatus::Code(code) => format!("Function execution failed with code {code}"),
         ExitStatus::Signal(signal) => match signal_name(signal) {
@@ -239,7 +282,7 @@ pub fn signal_name(_signal: i32) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    const MEMORY_MB: u32 = 64;
+    const LIMITS: CallLimits = CallLimits { memory_mb: 64, ..CallLimits::DEFAULT };
 
     fn thrown(text: &str, causes: &[&str]) -> Thrown {
         Thrown {
@@ -258,7 +301,7 @@ mod tests {
         for frame in frames {
             assert_eq!(notes.take(frame.clone(), 10), None);
         }
-        let error = notes.ended(exit, stderr, MEMORY_MB);
+        let error = notes.ended(End { exit, cpu_us: 0, oom_killed: false }, stderr, &LIMITS);
         (error.code, error.message)
     }
 
@@ -282,6 +325,42 @@ mod tests {
             "Function execution failed with code 1: TypeError: a\n [cause]: Error: b\n [cause]: c"
         );
         assert_eq!(error.cause_json.as_deref(), Some("{\"text\":\"TypeError: a\"}"));
+    }
+
+    fn missing(json: &str, declared: &[&str]) -> String {
+        let error = SandboxError {
+            cause_json: Some(json.to_owned()),
+            ..SandboxError::new(Code::ToolError, Phase::Run, "m")
+        };
+        naming_undeclared(error, |name| declared.contains(&name)).message
+    }
+
+    #[test]
+    fn a_missing_package_that_is_not_declared_is_named() {
+        let hint = |name: &str| {
+            format!(
+                "m\nThe package `{name}` is missing; declare it in the function's `dependencies`, for example {{ \"{name}\": \"latest\" }}"
+            )
+        };
+        let required = r#"{"text":"","message":"Cannot find module '@a/b/c.js'\nRequire stack:\n- /w","fields":{"code":"MODULE_NOT_FOUND"}}"#;
+        assert_eq!(missing(required, &["@a/c"]), hint("@a/b"));
+        assert_eq!(missing(required, &["@a/b"]), "m", "what is declared lacks a file, not a declaration");
+        let imported = r#"{"text":"","message":"Cannot find package 'x' imported from /w","fields":{"code":"ERR_MODULE_NOT_FOUND"}}"#;
+        assert_eq!(missing(imported, &[]), hint("x"));
+        assert_eq!(missing(&format!(r#"{{"text":"","message":"m","cause":{imported}}}"#), &[]), hint("x"));
+        for other in [
+            r#"{"text":"Cannot find package 'x'","message":"Cannot find package 'x'"}"#,
+            r#"{"text":"","message":"Cannot find module './x'","fields":{"code":"MODULE_NOT_FOUND"}}"#,
+            r#"{"text":"","message":"Cannot find module '/x'","fields":{"code":"ERR_MODULE_NOT_FOUND"}}"#,
+            r#"{"text":"","message":"Cannot find x","fields":{"code":"MODULE_NOT_FOUND"}}"#,
+            r#"{"text":"","message":5,"fields":{"code":"MODULE_NOT_FOUND"}}"#,
+            r#"{"text":"","fields":[1]}"#,
+            "no JSON",
+        ] {
+            assert_eq!(missing(other, &[]), "m", "{other}");
+        }
+        let deep = format!("{}{imported}{}", r#"{"text":"","cause":"#.repeat(5_000), "}".repeat(5_000));
+        assert_eq!(missing(&deep, &[]), "m");
     }
 
     #[test]

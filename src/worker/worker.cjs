@@ -8,16 +8,17 @@
 
 const fs = require('node:fs');
 const Module = require('node:module');
-const { dirname } = require('node:path');
+const { dirname, sep } = require('node:path');
 const { pathToFileURL } = require('node:url');
 const { inspect, types } = require('node:util');
 const vm = require('node:vm');
 
 const self = process;
 const { apply, getPrototypeOf } = Reflect;
-const { defineProperty, keys } = Object;
+const { defineProperty, getOwnPropertyDescriptor, keys } = Object;
 const { parse, stringify } = JSON;
 const { isArray } = Array;
+const { isFinite: isFiniteNumber } = Number;
 const { isNativeError, isPromise } = types;
 const { readSync, writeSync } = fs;
 const { min } = Math;
@@ -42,6 +43,21 @@ const slice = uncurry(String.prototype.slice);
 const startsWith = uncurry(String.prototype.startsWith);
 const toWellFormed = uncurry(String.prototype.toWellFormed);
 const trimStart = uncurry(String.prototype.trimStart);
+const addTo = uncurry(WeakSet.prototype.add);
+const isIn = uncurry(WeakSet.prototype.has);
+const frameText = uncurry(framePrototype().toString);
+const nodeStack = Error.prepareStackTrace;
+
+/** What V8 makes frames of; it has no name. */
+function framePrototype() {
+  const { prepareStackTrace, stackTraceLimit } = Error;
+  Error.stackTraceLimit = 1;
+  Error.prepareStackTrace = (_error, frames) => frames;
+  const prototype = Reflect.getPrototypeOf(new Error('for its frames').stack[0]);
+  Error.prepareStackTrace = prepareStackTrace;
+  Error.stackTraceLimit = stackTraceLimit;
+  return prototype;
+}
 
 const VERSION = 1;
 const CHANNEL_FD = 3;
@@ -159,13 +175,17 @@ function members(value, budget, above) {
   const stack = read(value, 'stack');
   let json = textMember('text', text, budget);
   json += `,${textMember('name', name, budget)},${textMember('message', message, budget)}`;
-  if (typeof stack === 'string') json += `,${textMember('stack', cleanStack(stack), budget)}`;
+  if (typeof stack === 'string') json += `,${textMember('stack', cleanStack(stack, value), budget)}`;
   json += fieldsMember(value, budget);
   json += causeMember(read(value, 'cause'), budget, path);
   return json + (isAggregate(value, name) ? errorsMember(read(value, 'errors'), budget, path) : '');
 }
 
 function nonErrorMembers(value, budget) {
+  if (value === undefined) return `${textMember('text', 'undefined', budget)},"kind":"undefined"`;
+  if (value === null || typeof value === 'boolean' || (typeof value === 'number' && isFiniteNumber(value))) {
+    return `${textMember('text', toText(value), budget)},"value":${stringify(value)}`;
+  }
   const json = typeof value === 'object' && value !== null ? jsonOf(value) : undefined;
   // `{}` tells nothing about a Map or a class instance; `inspect` does.
   const telling = json !== undefined && json !== '{}';
@@ -201,7 +221,12 @@ function causeMember(cause, budget, path) {
 
 /** What other errors have under that name (validation libraries do) is a field like any other. */
 function isAggregate(error, name) {
-  return name === 'AggregateError' || error instanceof IntrinsicAggregateError;
+  try {
+    return name === 'AggregateError' || error instanceof IntrinsicAggregateError;
+  } catch {
+    // A proxy may refuse to say what it is.
+    return false;
+  }
 }
 
 /** The errors of an `AggregateError`. */
@@ -213,7 +238,7 @@ function errorsMember(errors, budget, path) {
     if (!canNest(error, budget, path)) continue;
     json += `${json === '' ? '' : ','}{${members(error, budget, path)}}`;
   }
-  return json === '' ? '' : `,"errors":[${json}]`;
+  return `,"errors":[${json}]`;
 }
 
 function canNest(value, budget, path) {
@@ -293,24 +318,67 @@ function cut(text, budget) {
 /** How positions in stack traces lead back to the user's text; set once the job is known. */
 let positions = { __proto__: null, shownAs: undefined, map: undefined };
 
-/** A stack without the frames of this script and of Node's internals, its positions those of the user's text. */
-function cleanStack(stack) {
+/** Errors whose stack `userStack` has written. */
+const written = new WeakSet();
+
+/**
+ * What `error.stack` is, for the function as well: frames with positions of the user's text, and those of this package left out.
+ * Node calls it when a stack is read for the first time.
+ */
+function userStack(error, frames) {
+  let text = nodeStack(error, []);
+  for (let i = 0; i < frames.length; i++) {
+    const line = `\n    at ${frameText(frames[i])}`;
+    // Whatever is below was there before the user's code.
+    if (isOwnFrame(line)) break;
+    text += userPosition(line);
+  }
+  addTo(written, error);
+  return text;
+}
+
+/** Has stacks read as `userStack` writes them, unless a package that is loaded already does so in another way. */
+function writeStacks() {
+  if (IntrinsicError.prepareStackTrace === nodeStack) defineHidden(IntrinsicError, 'prepareStackTrace', userStack);
+}
+
+/** Whether positions in the stack of `error` are the user's already: it was written by `userStack`, or put together from such. */
+function isWritten(error) {
+  return isIn(written, error) || read(IntrinsicError, 'prepareStackTrace') === userStack;
+}
+
+/** The stack of `error` without the frames of this package and of Node's internals, its positions those of the user's text. */
+function cleanStack(stack, error) {
+  const done = isWritten(error);
   let clean = '';
   for (let start = 0; start <= stack.length; ) {
     const newline = indexOf(stack, '\n', start);
     const end = newline < 0 ? stack.length : newline;
     const line = slice(stack, start, end);
-    if (!isForeignFrame(line)) clean += (start === 0 ? '' : '\n') + userPosition(line);
+    if (!isForeignFrame(line))
+      clean += (start === 0 ? '' : '\n') + (done ? placeOnly(line, start) : userPosition(line));
     start = end + 1;
   }
   return clean;
+}
+
+/** In front of the stack of a syntax error Node puts the place, when the stack is written already. */
+function placeOnly(line, start) {
+  return start === 0 && startsWith(line, `${positions.shownAs}:`) ? userPosition(line) : line;
 }
 
 function isForeignFrame(line) {
   if (!startsWith(trimStart(line), 'at ')) return false;
   // Node's loaders run through `diagnostics_channel`.
   if (includes(line, 'node:internal/') || includes(line, 'node:diagnostics_channel:')) return true;
-  return includes(line, `${__filename}:`);
+  return isOwnFrame(line);
+}
+
+/** The folder of this script holds what this package runs in a worker, and nothing else. */
+const OWN_FOLDER = dirname(__filename) + sep;
+
+function isOwnFrame(line) {
+  return includes(line, OWN_FOLDER);
 }
 
 /** Rewrites `<file>:<line>` and `<file>:<line>:<column>` of the compiled text. */
@@ -384,6 +452,29 @@ function adopt({ env, cwd, tmpdir, filename }) {
   delete require.cache[__filename];
 }
 
+/**
+ * Lets a stream write at once, as Node promises for pipes on Linux and does up to 64 KiB: what is printed before the function
+ * settles, or before the process exits, is then with the host before it hears of that.
+ */
+function writeAtOnce(name) {
+  const descriptor = getOwnPropertyDescriptor(self, name);
+  const makeStream = descriptor?.get;
+  if (makeStream === undefined || !descriptor.configurable) return;
+  let stream;
+  // Made when it is first used: that costs more than many a function.
+  const get = () => {
+    if (stream !== undefined) return stream;
+    stream = apply(makeStream, self, []);
+    try {
+      stream._handle.setBlocking(true);
+    } catch {
+      // It is no pipe: the function put something else in its place.
+    }
+    return stream;
+  };
+  defineProperty(self, name, { __proto__: null, get, set: descriptor.set, enumerable: true, configurable: true });
+}
+
 /** Compiles a script; gives what makes its tool function. */
 function compileScript(job, code) {
   const { filename } = job;
@@ -429,7 +520,7 @@ function isOwnSyntaxError(error, isModule) {
   const stack = read(error, 'stack');
   if (typeof stack !== 'string') return false;
   // Of a module that does not parse Node tells no place; nobody's code is in the stack then.
-  return startsWith(stack, `${positions.shownAs}:`) || (isModule && !includes(cleanStack(stack), '\n    at '));
+  return startsWith(stack, `${positions.shownAs}:`) || (isModule && !includes(cleanStack(stack, error), '\n    at '));
 }
 
 /** Puts the line, which V8 tells at the start of the stack only, into the message. */
@@ -473,6 +564,7 @@ async function run(job, code, args) {
   const isModule = job.kind === 'module';
   const shownAs = isModule ? pathToFileURL(job.filename).href : job.filename;
   positions = { __proto__: null, shownAs, map: positionMap(job) };
+  writeStacks();
   let load;
   if (isModule) {
     load = prepareModule(job, code);
@@ -520,36 +612,56 @@ function answer(result, maxResultBytes) {
   else settle(RETURNED, json);
 }
 
+/** What `watch` added to the process. */
+const watchers = [];
+
 /** Tells the host how the process ends; changes nothing of how it ends. */
 function watch() {
   let drained = false;
-  self.on('uncaughtExceptionMonitor', (error, origin) => send(UNCAUGHT, describe(error, origin)));
-  self.on('beforeExit', () => {
+  listen('uncaughtExceptionMonitor', (error, origin) => send(UNCAUGHT, describe(error, origin)));
+  listen('beforeExit', () => {
     if (settled || drained) return;
     drained = true;
     send(DRAINED, '');
   });
-  self.on('exit', (code) => send(EXITING, `{"code":${code | 0}}`));
+  listen('exit', (code) => send(EXITING, `{"code":${code | 0}}`));
+}
+
+function listen(event, listener) {
+  watchers[watchers.length] = [event, listener];
+  self.on(event, listener);
 }
 
 /**
  * Goes the way of a job once, for a process that will serve one later: its pages, and what is compiled lazily, are then in
  * place. Answers to nobody and leaves no trace.
  */
-function warm() {
-  const { mainModule } = self;
-  const own = channel;
+async function rehearse() {
+  const { argv, mainModule, env } = self;
+  const own = { __proto__: null, channel, module: require.cache[__filename], TMPDIR: env.TMPDIR };
+  const stacks = Object.getOwnPropertyDescriptor(IntrinsicError, 'prepareStackTrace');
   channel = fs.openSync('/dev/null', 'r+');
   try {
     readSync(channel, Buffer.allocUnsafe(HEADER_BYTES), 0, HEADER_BYTES, null);
-    const job = { filename: __filename, lineOffset: 0, columnOffset: 0 };
-    const tool = compileScript(job, 'return async ({ a }) => ({ a })')();
-    apply(tool, undefined, [parse('{"a":"b"}')]);
-    send(READY, stringify({ a: decode(Buffer.from('a'), 'utf8') }));
+    decode(Buffer.from('a'), 'utf8');
+    adopt({ env: { ...env }, cwd: self.cwd(), tmpdir: '/', filename: __filename });
+    const job = parse(
+      stringify({ kind: 'script', filename: __filename, lineOffset: 0, columnOffset: 0, maxResultBytes: 100 })
+    );
+    await run(job, 'return async ({ a }) => ({ a })', parse('{"a":"b"}'));
   } finally {
     fs.closeSync(channel);
-    channel = own;
+    channel = own.channel;
+    settled = false;
+    for (const [event, listener] of watchers) self.off(event, listener);
+    watchers.length = 0;
+    self.argv = argv;
     self.mainModule = mainModule;
+    if (stacks === undefined) delete IntrinsicError.prepareStackTrace;
+    else defineProperty(IntrinsicError, 'prepareStackTrace', stacks);
+    if (own.module !== undefined) require.cache[__filename] = own.module;
+    if (own.TMPDIR === undefined) delete env.TMPDIR;
+    else env.TMPDIR = own.TMPDIR;
   }
 }
 
@@ -580,10 +692,12 @@ function start(parsed, code, args) {
     throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
   if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
   adopt(parsed);
+  writeAtOnce('stdout');
+  writeAtOnce('stderr');
   run(parsed, code, parse(args));
 }
 
-module.exports = { serve, serveJob, warm };
+module.exports = { rehearse, serve, serveJob };
 
 if (require.main === module) {
   // Windows has no descriptor 3 to pass on: there the channel is a named pipe.

@@ -1,10 +1,12 @@
 'use strict';
 // Boots a zygote: loads what many tools need and is costly to load in a child, then waits in native code and forks.
 //
-//   node --single-threaded --no-wasm-async-compilation --no-wasm-dynamic-tiering --max-old-space-size=N zygote.cjs
-//     <library> [<worker script>]
+//   node --single-threaded --no-wasm-async-compilation --no-wasm-dynamic-tiering --no-memory-reducer --no-flush-bytecode
+//     --no-lazy --max-old-space-size=N zygote.cjs <library> [<worker script>]
 //
-// The flags keep V8 from giving tasks to worker threads, which a child does not have and would wait for at its end.
+// The first three keep V8 from giving tasks to worker threads, which a child does not have and would wait for at its end; the
+// next one from setting a timer at a collection that starts another one eight seconds later, in every child forked after that.
+// The last two have all functions compiled here, once, and stay so.
 //
 // Descriptor 3 is the control socket. What the native calls do:
 //   serve(fd, ready)  sends READY and never returns here; in each forked child it returns { role, payload, seed, pid }
@@ -20,6 +22,7 @@
 const crypto = require('node:crypto');
 const fs = require('node:fs');
 const Module = require('node:module');
+const os = require('node:os');
 const { join } = require('node:path');
 const { performance } = require('node:perf_hooks');
 const v8 = require('node:v8');
@@ -62,6 +65,19 @@ const COMMON_BUILTINS = [
   'util',
   'worker_threads',
   'zlib',
+];
+
+/** Times that the way of a job is gone at boot: V8 has then collected what it wants to know of the functions on it. */
+const REHEARSALS = 8;
+
+/** Flags that this file needs and tools do not see. */
+const OWN_FLAGS = [
+  '--single-threaded',
+  '--no-wasm-async-compilation',
+  '--no-wasm-dynamic-tiering',
+  '--no-memory-reducer',
+  '--no-flush-bytecode',
+  '--no-lazy',
 ];
 
 const { apply } = Reflect;
@@ -117,6 +133,52 @@ function seedRandom(forwarder, seed) {
   v8.setFlagsFromString(`--random-seed=${seed}`);
   inWorker = true;
   if (Math.random === forwarder) defineHidden(Math, 'random', builtinRandom);
+}
+
+// ---- what differs from call to call -------------------------------------------------------------------------------------
+
+/** Variables that tell the folders of a call. */
+const PLACES = new Set(['HOME', 'PWD', 'TEMP', 'TMP', 'TMPDIR', 'USERPROFILE']);
+
+/** A module that looks for the folders of its call when it is loaded is loaded by each worker for itself. */
+function watchPlaces() {
+  const { env, cwd } = process;
+  const { homedir, tmpdir } = os;
+  const note = (what) => {
+    if (loading !== undefined) taint ??= `it reads ${what} when it is loaded`;
+  };
+  const noting = (name, what, read) => {
+    const reader = () => {
+      note(what);
+      return read();
+    };
+    defineHidden(reader, 'name', name);
+    return reader;
+  };
+  // It stays: a module may keep it. What it forwards to is the variables of the worker then.
+  process.env = new Proxy(env, {
+    __proto__: null,
+    get(target, name) {
+      if (loading !== undefined && PLACES.has(name)) note(`the variable ${name}`);
+      return target[name];
+    },
+    // Node wants to be given all attributes, which a proxy would not do by itself.
+    set(target, name, value) {
+      target[name] = value;
+      return true;
+    },
+  });
+  process.cwd = noting('cwd', 'the working folder', cwd);
+  os.homedir = noting('homedir', 'the home folder', homedir);
+  os.tmpdir = noting('tmpdir', 'the temp folder', tmpdir);
+  Module.syncBuiltinESMExports();
+  return () => {
+    process.env = env;
+    process.cwd = cwd;
+    os.homedir = homedir;
+    os.tmpdir = tmpdir;
+    Module.syncBuiltinESMExports();
+  };
 }
 
 // ---- clocks -------------------------------------------------------------------------------------------------------------
@@ -241,16 +303,18 @@ function becomeChild({ pid }) {
   guarded = true;
 }
 
-/** In a worker: waits for the job on the channel, and runs it. Returns once the function was called. */
-function work(child) {
+/** In a worker: waits for the job on the channel, and runs it. */
+async function work(child) {
   becomeChild(child);
   seedRandom(forwarder, child.seed);
   startClock();
-  process.execArgv = process.execArgv.filter((flag) => flag !== '--single-threaded' && !flag.startsWith('--no-wasm-'));
+  delete require.cache[__filename];
+  process.execArgv = process.execArgv.filter((flag) => !OWN_FLAGS.includes(flag));
   // Touches the pages that a job will, so that the job does not wait for their copies.
-  worker.warm();
-  // The worker starts the clock again when its job is there: it may have waited long.
-  worker.serve(CHANNEL_FD, startClock);
+  await worker.rehearse();
+  // In a macrotask of its own, as in a process that was booted for it. The worker starts the clock again when its job is
+  // there: it may have waited long.
+  setImmediate(() => worker.serve(CHANNEL_FD, startClock));
 }
 
 /** In a new zygote: loads the modules it was asked for, or refuses. */
@@ -265,6 +329,7 @@ async function prepare(child) {
   const skipped = [];
   const load = loaderIn(cwd);
   await fillThreadPool();
+  v8.setFlagsFromString('--no-lazy');
   for (const wanted of modules) {
     const { specifier, kind } = wanted;
     const report = await loadOne(() => load(specifier, kind), wanted, limitMs);
@@ -305,6 +370,7 @@ async function loadOne(load, wanted, limitMs) {
   await settle();
   const before = look();
   const unwatch = watchOutput();
+  const unwatchPlaces = watchPlaces();
   loading = wanted;
   const began = performance.now();
   let reason;
@@ -316,6 +382,7 @@ async function loadOne(load, wanted, limitMs) {
   const ms = Math.round(performance.now() - began);
   await settle();
   loading = undefined;
+  unwatchPlaces();
   const output = unwatch();
   const off = difference(before, look()) ?? output ?? (ms > limitMs ? `it takes ${ms} ms to load` : undefined);
   return { off, reason, ms };
@@ -382,10 +449,27 @@ function watchOutput() {
 function wait(report) {
   setImmediate(() => {
     const ready = JSON.stringify({ node: process.version, loaded: [], skipped: [], ...report });
+    v8.setFlagsFromString('--lazy');
+    // A child of a heap in the middle of marking goes on with it, and copies a thousand pages doing so (measured: 8 to 40 ms).
+    collect();
     const child = native.serve(CONTROL_FD, ready);
-    if (child.role === 'worker') return work(child);
-    prepare(child).catch(refuse);
+    if (child.role === 'worker') work(child).catch(fatal);
+    else prepare(child).catch(refuse);
   });
+}
+
+/** Ends a worker that cannot even begin. */
+function fatal(error) {
+  process._rawDebug(String(error?.stack ?? error));
+  native.leave(1);
+}
+
+/** V8's `gc`, without leaving it to be found by tools. */
+function exposedGc() {
+  v8.setFlagsFromString('--expose-gc');
+  const gc = vm.runInNewContext('gc');
+  v8.setFlagsFromString('--no-expose-gc');
+  return gc;
 }
 
 function refuse(error) {
@@ -432,10 +516,11 @@ async function boot() {
   void [new Headers({ a: 'b' }), new Request('http://localhost/', { signal: new AbortController().signal }), FormData];
   await fetch('data:,');
   vm.runInNewContext('0');
-  worker.warm();
+  for (let i = 0; i < REHEARSALS; i++) await worker.rehearse();
   if (!native.tryFork(trial)) wait({});
 }
 
+const collect = exposedGc();
 const forwarder = forwardRandom();
 const startClock = rebaseableClock();
 const worker = require(process.argv[3] ?? join(__dirname, 'worker.cjs'));

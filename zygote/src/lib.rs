@@ -12,6 +12,8 @@ mod child;
 #[cfg(all(target_os = "linux", not(test)))]
 mod exit;
 #[cfg(target_os = "linux")]
+mod limits;
+#[cfg(target_os = "linux")]
 mod memory;
 // Its symbols are Node's, so it does not link into a test program.
 #[cfg(all(target_os = "linux", not(test)))]

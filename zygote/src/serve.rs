@@ -9,6 +9,7 @@ use std::{
 
 use crate::{
     child::Surroundings,
+    limits::Limits,
     memory,
     proc::{Proc, is_same},
     sys::{self, Forked, Received},
@@ -125,11 +126,15 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
         proc: Proc::new(own),
         control: Control { socket: control, queue: VecDeque::new(), closed: false },
         table: Table::default(),
+        limits: Limits::default(),
     };
     zygote.control.send(&Report::Ready { pid: own, payload: ready });
     // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
     flush_streams();
     let (role, fds) = zygote.run();
+    if matches!(role, Role::Worker { .. }) && !zygote.limits.set() {
+        sys::end(CANNOT_START_STATUS);
+    }
     match zygote.surroundings.enter(&fds) {
         Ok(()) if restart() => {
             drop(fds);
@@ -191,6 +196,8 @@ struct Zygote {
     proc: Proc,
     control: Control,
     table: Table,
+    /// What workers are forked with.
+    limits: Limits,
 }
 
 impl Zygote {
@@ -242,6 +249,10 @@ impl Zygote {
                 }
                 Some((Request::Kill { id }, _)) => {
                     self.kill(id);
+                    continue;
+                }
+                Some((Request::Limit { limits }, _)) => {
+                    self.limits = limits;
                     continue;
                 }
                 // Gone, or it does not speak this protocol.

@@ -10,6 +10,7 @@
 //! | `FORK_ZYGOTE` | 2 | control socket, or that with stdout and stderr | JSON for `zygote.cjs` |
 //! | `TERMINATE` | 3 | none | none |
 //! | `KILL` | 4 | none | none |
+//! | `LIMIT` | 5 | none | four `u64`: open files, bytes of a file, CPU seconds, bytes of data; all ones for none |
 //!
 //! | report | kind | value | payload |
 //! | --- | --- | --- | --- |
@@ -19,6 +20,8 @@
 //! | `EXITED` | 19 | wait status, as `wait4(2)` gives it | none |
 //! | `GONE` | 20 | 0 | none |
 //! | `REFUSED` | 21 | 0 | JSON from `zygote.cjs`; the zygote then leaves |
+
+use crate::limits::Limits;
 
 /// Version of this layout, told with every report.
 pub(crate) const VERSION: u32 = 1;
@@ -46,6 +49,8 @@ pub(crate) enum Request {
     Terminate { id: u64 },
     /// SIGKILL to all of a tree.
     Kill { id: u64 },
+    /// Kernel limits of the workers that are forked from now on.
+    Limit { limits: Limits },
 }
 
 /// Reads a request; `None` for what is none, or has other descriptors than it must.
@@ -61,6 +66,7 @@ pub(crate) fn decode(packet: &[u8], fds: usize) -> Option<Request> {
         (2, 1 | 3, false) => Some(Request::ForkZygote { id, payload: payload.to_vec() }),
         (3, 0, true) => Some(Request::Terminate { id }),
         (4, 0, true) => Some(Request::Kill { id }),
+        (5, 0, false) => Some(Request::Limit { limits: Limits::decode(payload)? }),
         _ => None,
     }
 }
@@ -137,6 +143,9 @@ mod tests {
         assert_eq!(decode(&packet(2, u64::MAX, b"{}"), 3), zygote);
         assert_eq!(decode(&packet(3, 1, b""), 0), Some(Request::Terminate { id: 1 }));
         assert_eq!(decode(&packet(4, 1, b""), 0), Some(Request::Kill { id: 1 }));
+        assert!(
+            matches!(decode(&packet(5, 0, &[255; 32]), 0), Some(Request::Limit { limits }) if limits == Limits::default())
+        );
     }
 
     #[test]
@@ -152,6 +161,7 @@ mod tests {
         for (packet, fds) in [(good.clone(), 2), (good, 0), (padded, 3), (longer, 3)] {
             assert_eq!(decode(&packet, fds), None);
         }
+        assert_eq!(decode(&packet(5, 0, &[0; 31]), 0), None);
         for kind in [0, 5, 16, 255] {
             assert_eq!(decode(&packet(kind, 1, b""), 0), None);
         }

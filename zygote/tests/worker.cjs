@@ -36,11 +36,11 @@ async function run(fd, text) {
 }
 
 /** Runs a trivial job once, answering to nobody. */
-function warm() {
+async function rehearse() {
   const fd = fs.openSync('/dev/null', 'r+');
   fs.readSync(fd, Buffer.allocUnsafeSlow(4), 0, 4, null);
   answer(fd, { value: {} });
-  compile('return 1')();
+  await compile('return 1')();
   fs.closeSync(fd);
 }
 
@@ -54,4 +54,4 @@ function serve(fd, begin) {
   else run(fd, text);
 }
 
-module.exports = { serve, warm };
+module.exports = { rehearse, serve };

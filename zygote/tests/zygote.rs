@@ -468,6 +468,63 @@ fn tree(packages: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 #[test]
+fn a_module_that_reads_the_folders_of_its_call_at_load_is_refused() {
+    let modules = [
+        ("tmp", "module.exports = require('os').tmpdir()"),
+        ("home", "module.exports = require('node:os').homedir()"),
+        ("esm-home", "import { homedir } from 'node:os'; export const home = homedir()"),
+        ("variable", "module.exports = { ...process.env }.HOME"),
+        ("folder", "module.exports = require('path').resolve('x')"),
+    ];
+    let folder = tree(&modules);
+    with_each(|zygote| {
+        for (name, _) in modules {
+            let kind = if name == "esm-home" { "import" } else { "require" };
+            let wanted = json!([{ "specifier": name, "kind": kind }]);
+            let request = json!({ "cwd": folder.path(), "env": { "HOME": "/h" }, "modules": wanted });
+            let (_, inner) = zygote.fork_zygote(&request);
+            let refused = inner.err().unwrap_or_else(|| panic!("{name} was loaded")).json();
+            assert!(refused["reason"].as_str().unwrap().contains("when it is loaded"), "{refused}");
+        }
+    });
+}
+
+#[test]
+fn a_module_may_keep_the_environment() {
+    let folder = tree(&[(
+        "keeper",
+        "const { env } = process; module.exports = () => { env.B = 'b'; return env.HOME + env.B + process.env.B }",
+    )]);
+    with_each(|zygote| {
+        let wanted = json!([{ "specifier": "keeper", "kind": "require" }]);
+        let (_, inner) =
+            zygote.fork_zygote(&json!({ "cwd": folder.path(), "env": { "HOME": "/h" }, "modules": wanted }));
+        assert_eq!(
+            inner.unwrap().value("process.env.HOME = '/w'; return require('keeper')()"),
+            json!("/wbb")
+        );
+    });
+}
+
+#[test]
+fn no_collection_of_the_zygotes_goes_on_in_a_worker() {
+    // Loading it makes V8 begin to mark.
+    let folder =
+        tree(&[("large", "exports.kept = Array.from({ length: 300_000 }, (_, i) => ({ i, list: [i] }))")]);
+    let job = "const collections = []; const { PerformanceObserver, constants } = require('perf_hooks');
+        new PerformanceObserver((list) => collections.push(...list.getEntries())).observe({ entryTypes: ['gc'] });
+        let last; for (let i = 0; i < 20_000; i++) last = [i];
+        await new Promise((done) => setTimeout(done, 50));
+        return [last.length, collections.filter(({ detail }) => detail.kind !== constants.NODE_PERFORMANCE_GC_MINOR).length,
+          typeof gc, require('vm').runInNewContext('typeof gc')]";
+    with_each(|zygote| {
+        let wanted = json!([{ "specifier": "large", "kind": "require" }]);
+        let (_, inner) = zygote.fork_zygote(&json!({ "cwd": folder.path(), "env": {}, "modules": wanted }));
+        assert_eq!(inner.unwrap().value(job), json!([1, 0, "undefined", "undefined"]));
+    });
+}
+
+#[test]
 fn a_dependency_zygote_has_its_modules_loaded() {
     let folder = tree(&[
         (

@@ -29,7 +29,7 @@ use tokio::{
 };
 
 use self::wire::{Report, Request};
-use super::{Command, Control, ExitStatus, Process, SpawnError, Spawner, Started, TreeState, ends};
+use super::{Command, Control, ExitStatus, Limits, Process, SpawnError, Spawner, Started, TreeState, ends};
 use crate::sys;
 
 /// How long a zygote may take to boot and load what it is to load.
@@ -134,6 +134,13 @@ impl Client {
             .fork(&[theirs.as_fd()], |id| Request::ForkZygote { id, payload: payload.as_bytes() })
             .await?;
         Self::open(own, Origin::Forked { _process: process, _link: Arc::clone(&self.link) }).await
+    }
+
+    /// Sets the kernel limits of the workers that it forks from now on.
+    pub async fn limit(&self, limits: Limits) -> Result<(), ZygoteError> {
+        let packet =
+            Request::Limit { limits }.encode().ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
+        self.link.send(&packet, &[]).await.map_err(step("sendmsg"))
     }
 
     /// Forks a worker, which waits for its job. Cancelled, it is killed.

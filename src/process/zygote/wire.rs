@@ -1,6 +1,6 @@
 //! The host's side of the messages on a zygote's control socket; their layout is told in `zygote/src/wire.rs`. Pure.
 
-use super::super::ExitStatus;
+use super::super::{ExitStatus, Limits};
 
 /// Version of the layout that this side speaks.
 pub(super) const VERSION: u32 = 1;
@@ -24,16 +24,23 @@ pub(super) enum Request<'a> {
     Terminate { id: u64 },
     /// SIGKILL to all of a tree.
     Kill { id: u64 },
+    /// Kernel limits of the workers that are forked from now on.
+    Limit { limits: Limits },
 }
 
 impl Request<'_> {
     /// The packet; `None` when the payload is too large.
     pub(super) fn encode(&self) -> Option<Vec<u8>> {
+        let limits;
         let (kind, id, payload): (u8, u64, &[u8]) = match self {
             Self::ForkWorker { id } => (1, *id, &[]),
             Self::ForkZygote { id, payload } => (2, *id, payload),
             Self::Terminate { id } => (3, *id, &[]),
             Self::Kill { id } => (4, *id, &[]),
+            Self::Limit { limits: given } => {
+                limits = encoded(given);
+                (5, 0, &limits)
+            }
         };
         let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= MAX_PAYLOAD_BYTES)?;
         let mut packet = vec![kind, 0, 0, 0];
@@ -42,6 +49,18 @@ impl Request<'_> {
         packet.extend_from_slice(payload);
         Some(packet)
     }
+}
+
+/// Four numbers: open files, bytes of a file, CPU seconds, bytes of data; all ones for none.
+fn encoded(limits: &Limits) -> [u8; 32] {
+    let Limits { open_files, file_size_bytes, cpu_seconds, data_bytes } = limits;
+    let mut bytes = [0; 32];
+    for (place, limit) in
+        bytes.chunks_exact_mut(8).zip([open_files, file_size_bytes, cpu_seconds, data_bytes])
+    {
+        place.copy_from_slice(&limit.unwrap_or(u64::MAX).to_le_bytes());
+    }
+    bytes
 }
 
 /// What a zygote tells.
@@ -127,6 +146,16 @@ mod tests {
         let packet = Request::ForkZygote { id: 2, payload: b"{}" }.encode().unwrap();
         assert_eq!(packet, [2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}']);
         assert_eq!(Request::ForkZygote { id: 2, payload: &vec![0; MAX_PAYLOAD_BYTES + 1] }.encode(), None);
+    }
+
+    #[test]
+    fn limits_are_four_numbers() {
+        let limits = Limits { open_files: Some(1), cpu_seconds: Some(3), ..Limits::default() };
+        let packet = Request::Limit { limits }.encode().unwrap();
+        assert_eq!(packet[..8], [5, 0, 0, 0, 32, 0, 0, 0]);
+        let numbers: Vec<_> =
+            packet[16..].chunks_exact(8).map(|at| u64::from_le_bytes(at.try_into().unwrap())).collect();
+        assert_eq!(numbers, [1, u64::MAX, 3, u64::MAX]);
     }
 
     proptest! {

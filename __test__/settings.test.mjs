@@ -1,0 +1,98 @@
+// Options and variables that cannot work: told at the first call, by their names.
+
+import assert from 'node:assert/strict';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { host, LINUX, ownWorld, rejection, surface, tool } from './helpers.mjs';
+
+let world;
+before(() => {
+  world = ownWorld();
+});
+after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
+
+test('a nodePath that is no Node is named', {
+  timeout: 60_000,
+  skip: process.platform === 'win32' && 'looks for /bin',
+}, async () => {
+  const text = join(world.root, 'text');
+  writeFileSync(text, 'words', { mode: 0o755 });
+  const { SandboxExecutorFactory: Factory } = surface();
+  for (const nodePath of ['/bin/true', '/bin/false', '/bin/echo', text, world.root, join(world.root, 'missing')]) {
+    for (const dependencies of [{}, { lodash: '4' }]) {
+      const error = await rejection(
+        new Factory({ nodePath }).executeFunctionTool('t', {}, tool('() => 1', { dependencies }))
+      );
+      assert.deepEqual([error.code, error.phase], ['INVALID_CONFIG', 'validate'], error.message);
+      assert.ok(error.message.includes(`is ${nodePath},`), error.message);
+      assert.match(error.message, /"nodePath".*_SANDBOX_NODE_PATH.*Set it to/);
+    }
+  }
+  assert.equal(await new Factory({ nodePath: process.execPath }).executeFunctionTool('t', {}, tool('() => 1')), 1);
+});
+
+test('a variable without meaning rejects the first call', { timeout: 60_000 }, async () => {
+  const env = Object.fromEntries(
+    ['INSTALL_SCRIPTS=a b', 'INSTALL_SCRIPTS==true', 'ENV==,', 'OPEN_FILES=3', 'CPU_SECONDS=soon', 'DISK_MB=0'].map(
+      (line) => {
+        const at = line.indexOf('=');
+        return [line, { [`AGENTS_FUNCTION_TOOL_SANDBOX_${line.slice(0, at)}`]: line.slice(at + 1) }];
+      }
+    )
+  );
+  for (const [line, one] of Object.entries(env)) {
+    const { said } = await host(`await run('() => 1').then(say, ({ code, message }) => say({ code, message }));`, {
+      env: one,
+    }).exited;
+    assert.equal(said[0].code, 'INVALID_CONFIG', line);
+    assert.ok(said[0].message.includes(Object.keys(one)[0]), said[0].message);
+  }
+});
+
+test('the rung that is told is the one that serves', { timeout: 60_000 }, async () => {
+  const { NativeSandboxExecutor } = surface();
+  for (const start of ['spawn', 'standby']) {
+    const native = new NativeSandboxExecutor({ start });
+    assert.equal(native.getMetrics().rung, start, 'before a call');
+    await native.executeFunctionTool('t', {}, tool('() => 1'));
+    assert.equal(native.getMetrics().rung, start);
+  }
+});
+
+const NAMES = ['sp ace', 'per%cent', '%41', 'ha#sh', 'qu?estion', 'ünï-日本', 'quote"\'', 'a:b;c', 'new\nline'];
+
+test('modules run below a folder of any name', {
+  timeout: 120_000,
+  skip: !LINUX && 'other systems allow other names',
+}, async () => {
+  const { SandboxExecutorFactory: Factory } = surface();
+  for (const name of NAMES) {
+    const storeDir = join(world.root, name);
+    mkdirSync(storeDir);
+    const factory = new Factory({ storeDir, start: 'standby' });
+    const module =
+      'import fs from "node:fs"; export default async () => { fs.writeFileSync("x.mjs", "export default 7"); return (await import("./x.mjs")).default; }';
+    assert.equal(await factory.executeFunctionTool('t', {}, tool(module)), 7, name);
+    assert.equal(
+      await factory.executeFunctionTool('t', {}, tool('async () => typeof (await import("node:fs")).read')),
+      'function',
+      name
+    );
+  }
+});
+
+test('a backslash in the temp folder is no obstacle, one in storeDir is named', {
+  timeout: 60_000,
+  skip: !LINUX && 'separates folders elsewhere',
+}, async () => {
+  const TMPDIR = join(world.root, 'back\\slash');
+  mkdirSync(TMPDIR);
+  const body = `say(await run('import "node:fs"; export default () => import.meta.url.startsWith("file:")'));`;
+  const { said, err } = await host(body, { env: { TMPDIR } }).exited;
+  assert.deepEqual(said, [true], err);
+  const factory = new (surface().SandboxExecutorFactory)({ storeDir: TMPDIR });
+  const error = await rejection(factory.executeFunctionTool('t', {}, tool('() => 1')));
+  assert.equal(error.code, 'INVALID_CONFIG');
+  assert.match(error.message, /storeDir.*backslash/);
+});

@@ -1,0 +1,101 @@
+'use strict';
+
+// `node --import native-sandbox-executor/register` (or `--require`, or an import in the program): from here on, whoever
+// loads the executor of the published run API gets this package. The run API itself stays as it was installed.
+
+const module_ = require('node:module');
+const { pathToFileURL } = require('node:url');
+const { debuglog } = require('node:util');
+const { MessageChannel, isMainThread, parentPort, receiveMessageOnPort } = require('node:worker_threads');
+const { CORE_NAME, adoptLoggers, log } = require('./lib/logger.js');
+const { addonProblem } = require('./lib/native.js');
+const { changeNodeOptions, withAbsoluteEntry, withoutOwnEntry } = require('./lib/own-entry.js');
+const { SWITCH, hooked, isOriginal, noteSwap, swapReport, switchOf } = require('./lib/swap.js');
+
+const TARGET = pathToFileURL(require.resolve('./index.js')).href;
+const AGENTS_CORE = '@inkeep/agents-core';
+
+const debug = debuglog(CORE_NAME);
+
+/** What the host's operator must see whatever becomes of the host's logger. */
+function complain(line) {
+  // Once per process, not once per thread.
+  if (isMainThread) process.stderr.write(`${CORE_NAME}: ${line}\n`);
+}
+
+/** @param {{ module: string, agentsCore?: string }} swap the module that was asked for; the URL of its own agents-core */
+function swapped({ module, agentsCore }) {
+  if (!noteSwap(module)) return;
+  // From here on this process is the server, not a tool that starts it: what it starts is not ours to change.
+  changeNodeOptions(process.env, withoutOwnEntry);
+  if (agentsCore) adoptLoggers(() => import(agentsCore));
+  debug('%s is replaced by %s', module, TARGET);
+  log(CORE_NAME, 'debug', { module, by: TARGET }, 'Sandbox executor swapped in');
+}
+
+function resolve(specifier, context, nextResolve) {
+  const found = nextResolve(specifier, context);
+  // The switch is looked at again: the host may have read its `.env` meanwhile.
+  if (!isOriginal(found.url) || !switchOf(process.env[SWITCH]).on) return found;
+  swapped({ module: found.url, agentsCore: resolvedOrNothing(() => nextResolve(AGENTS_CORE, context).url) });
+  return { url: TARGET, format: 'commonjs', shortCircuit: true };
+}
+
+function resolvedOrNothing(act) {
+  try {
+    return act();
+  } catch {
+    return undefined;
+  }
+}
+
+function register() {
+  if (typeof module_.registerHooks === 'function') {
+    module_.registerHooks({ resolve });
+    hooked('registerHooks');
+    return;
+  }
+  if (typeof module_.register !== 'function') {
+    complain('this host has no module hooks (module.registerHooks, module.register): the original stays in its place.');
+    return;
+  }
+  const { port1, port2 } = new MessageChannel();
+  port1.on('message', swapped);
+  port1.unref();
+  module_.register('./lib/hooks-thread.mjs', {
+    parentURL: pathToFileURL(__filename),
+    data: { port: port2, target: TARGET },
+    transferList: [port2],
+  });
+  hooked('register', () => {
+    for (let next = receiveMessageOnPort(port1); next; next = receiveMessageOnPort(port1)) swapped(next.message);
+  });
+}
+
+/** A missing addon makes every call fail with these words; at the start of a server they are seen in time. */
+function checkAddon() {
+  const problem = addonProblem();
+  if (!problem) return;
+  complain(
+    `${problem} Until then every function tool fails with these words; ${SWITCH}=off goes back to the original.`
+  );
+}
+
+function start() {
+  // Node preloads what `--require` names into its own thread of asynchronous hooks too, which must not have hooks itself.
+  if (!isMainThread && !parentPort) return;
+  const { on, problem } = switchOf(process.env[SWITCH]);
+  if (problem) complain(problem);
+  if (!on) {
+    hooked('off');
+    changeNodeOptions(process.env, withoutOwnEntry);
+    return;
+  }
+  changeNodeOptions(process.env, withAbsoluteEntry);
+  register();
+  if (isMainThread) checkAddon();
+}
+
+start();
+
+exports.swapReport = swapReport;

@@ -353,8 +353,10 @@ for (const version of VERSIONS) {
 
     test('a sandbox that is stopped during a run loses it', async () => {
       await run('() => 1');
-      api.fault('cmd', { stop: true });
-      const error = await fails('async () => { console.log("x"); await new Promise((go) => setTimeout(go, 5000)); }');
+      api.fault('cmd', { stop: 'the function is up' });
+      const error = await fails(
+        'async () => { console.log("the function is up"); await new Promise((go) => setTimeout(go, 5000)); }'
+      );
       assert.ok(['OUTCOME_UNKNOWN', 'KILLED'].includes(error.code), error.code);
       assert.equal(await run('() => 2'), 2);
     });

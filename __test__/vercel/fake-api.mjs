@@ -210,8 +210,8 @@ class FakeApi {
    * Lets the next `times` requests of a route go wrong.
    * @param {object} fault `status` (with `headers`, `code`) answers that; `delayMs` waits before the first byte; `cut: 'before'` ends
    *   the connection without acting, `'after'` acted but not answered, `'during'` in the middle of the answer; `stall: true` acts and
-   *   never answers; `type` is a wrong content type; `without` a field left out; `stop: true` stops the machine once the
-   *   command runs
+   *   never answers; `type` is a wrong content type; `without` a field left out; `stop` stops the machine once the
+   *   command has printed that text
    */
   fault(route, fault, times = 1) {
     this.#faults.set(route, { ...fault, times });
@@ -389,16 +389,23 @@ class FakeApi {
   }
 
   async #command(context) {
-    const { body, version, response, fault, request } = context;
+    const { body, version, fault } = context;
     const machine = this.#runningMachine(context);
     const command = machine.start(body, version === 1 ? 'sandboxId' : 'sessionId');
     if (fault.stop) {
-      await Promise.race([once(command, 'line'), command.over]);
+      for await (const { data } of command.lines()) if (data.includes(fault.stop)) break;
       await machine.stop();
     }
-    if (!body.wait) return { command: command.json() };
-    if (fault.cut === 'after') await command.over;
-    if (fault.cut === 'after' || fault.stall) return {};
+    return body.wait ? this.#streamed(command, context) : { command: command.json() };
+  }
+
+  /** The one answer of a command that is waited for. */
+  async #streamed(command, { body, request, response, fault }) {
+    if (fault.stall) return {};
+    if (fault.cut === 'after') {
+      await command.over;
+      return {};
+    }
     response.writeHead(200, { 'content-type': fault.type ?? NDJSON });
     writeLine(response, { command: command.json() });
     if (fault.cut === 'during') {

@@ -23,11 +23,17 @@ export interface NativeSandboxConfig {
   vcpus?: number;
 }
 
-/** Runs the function in a Vercel Sandbox. Not run by this version: calls are rejected with `INVALID_CONFIG`. */
+/**
+ * Runs the function in a Vercel Sandbox, through the installed package `@vercel/sandbox` (0.0.24, or 1.10 and later), which is
+ * loaded at the first call. See `docs/PROVIDERS.md`.
+ */
 export interface VercelSandboxConfig {
   provider: 'vercel';
+  /** Both run on the service's `node22`; TypeScript is transformed before it is sent. */
   runtime: 'node22' | 'typescript';
+  /** As of {@link NativeSandboxConfig}. */
   timeout?: number;
+  /** Processors of the sandbox; absent: the service's default. */
   vcpus?: number;
   teamId: string;
   projectId: string;
@@ -35,6 +41,16 @@ export interface VercelSandboxConfig {
 }
 
 export type SandboxConfig = NativeSandboxConfig | VercelSandboxConfig;
+
+/** Runs the function by a registered provider; see {@link registerProvider}. Further fields, such as credentials, are the provider's. */
+export interface ProviderSandboxConfig {
+  provider: string;
+  runtime?: 'node22' | 'typescript';
+  /** As of {@link NativeSandboxConfig}. */
+  timeout?: number;
+  vcpus?: number;
+  [field: string]: unknown;
+}
 
 /** A function tool. */
 export interface FunctionToolConfig {
@@ -48,15 +64,19 @@ export interface FunctionToolConfig {
   executeCode: string;
   /** npm packages, name to range (or tag). They are installed once per distinct set and shared by all calls. */
   dependencies: Record<string, string>;
-  sandboxConfig?: SandboxConfig;
+  sandboxConfig?: SandboxConfig | ProviderSandboxConfig;
 }
 
 /** The answer of {@link VercelSandboxExecutor}. */
 export interface ExecutionResult {
   success: boolean;
+  /** What the function returned, by itself. */
   result?: unknown;
+  /** The message of what would be a rejection elsewhere. */
   error?: string;
+  /** The lines that the function printed; of more than 1000 the last ones. */
   logs?: string[];
+  /** Milliseconds of the whole call. */
   executionTime?: number;
 }
 
@@ -238,6 +258,13 @@ export interface ExecutorOptions {
    */
   env?: 'inherit' | string[];
   /**
+   * Values for environment variables of functions that a provider runs: a function gets those whose names its code reads. Names that
+   * the code reads are also lines of a file `.env` in its working folder, without a value where none is given here.
+   *
+   * Default: none. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_PROVIDER_ENV`: this object as JSON.
+   */
+  providerEnv?: Record<string, string>;
+  /**
    * The isolation tier that is needed: with less, calls are rejected with `ISOLATION_UNAVAILABLE`.
    * See {@link isolationReport} for what is in force.
    *
@@ -392,22 +419,129 @@ export class NativeSandboxExecutor {
   getMetrics(): ExecutorMetrics;
 }
 
-/** The provider `vercel` by itself. This version answers every call with `success: false` and what to do. */
+/**
+ * The provider `vercel` by itself. Executors with the same credentials, project, runtime and `vcpus` share sandboxes.
+ */
 export class VercelSandboxExecutor {
-  constructor(config: VercelSandboxConfig);
+  /** @param options As of {@link SandboxExecutorFactory}. */
+  constructor(config: VercelSandboxConfig, options?: ExecutorOptions);
 
-  /** One per team, project and token. */
+  /** One per full configuration. */
   static getInstance(config: VercelSandboxConfig): VercelSandboxExecutor;
 
-  /** Never rejects. */
+  /**
+   * Runs a function in a sandbox of this executor's account; `timeout`, `vcpus` and `runtime` of a tool's own `sandboxConfig` for
+   * `vercel` count instead of the executor's. Never rejects.
+   */
   executeFunctionTool(
     functionId: string,
     args: Record<string, unknown>,
-    toolConfig: FunctionToolConfig
+    toolConfig: FunctionToolConfig,
+    call?: CallOptions
   ): Promise<ExecutionResult>;
 
+  /** Ends what waits, waits for what runs, and stops the idle sandboxes that no other executor has used. */
   cleanup(): Promise<void>;
 }
+
+/* ------------------------------------------------------------------ providers */
+
+/**
+ * A place where functions run. The package does what is the same everywhere: which sandbox a call gets, how it is prepared, the
+ * function's source, its result, limits, deadlines and errors. A provider only makes sandboxes.
+ *
+ * `docs/PROVIDERS.md` builds one step by step; `native-sandbox-executor/conformance` tests one.
+ */
+export interface Provider {
+  /** Makes a sandbox: a Linux machine, container or folder with `node` 20.12 or newer and `npm` on its `PATH`. */
+  create(request: ProviderCreateRequest): Promise<ProviderSandbox>;
+
+  /**
+   * Stops what processes of this machine left that are dead; resolves to how many sandboxes. Called once for each account and
+   * process, in the background; a rejection is only logged.
+   */
+  reclaim?(request: {
+    config: ProviderSandboxConfig;
+    owner: ProviderOwner;
+    /** Whether an {@link ProviderOwner.owner} is a process of this machine that is gone. */
+    isDead(owner: string): boolean;
+    signal: AbortSignal;
+  }): Promise<number>;
+}
+
+export interface ProviderCreateRequest {
+  /** The call's `sandboxConfig`. Sandboxes are shared between calls whose configurations are equal but for `timeout`. */
+  config: ProviderSandboxConfig;
+  /** Milliseconds that the sandbox should live; it is stopped before when it is not needed any more. */
+  lifetimeMs: number;
+  /** To mark the sandbox with, for {@link Provider.reclaim}. */
+  owner: ProviderOwner;
+  /** Fires when nobody waits any longer. A sandbox that comes later is stopped. */
+  signal: AbortSignal;
+}
+
+/** Who made a sandbox. Both are short texts of letters, digits and `-`. */
+export interface ProviderOwner {
+  /** This machine, until it boots again. */
+  machine: string;
+  /** This process on it; begins with `machine`. */
+  owner: string;
+}
+
+/** One sandbox. Commands and writes of several calls happen in it at the same time. */
+export interface ProviderSandbox {
+  /** For logs; unique. */
+  readonly id: string;
+
+  /**
+   * Writes files, with the folders above them; what is there is replaced.
+   * @param files `path` is relative to the sandbox's working folder, with `/`
+   */
+  writeFiles(
+    files: Array<{ path: string; content: string | Uint8Array }>,
+    options?: { signal?: AbortSignal }
+  ): Promise<void>;
+
+  /**
+   * Runs a command, without a shell and with an empty standard input. Resolves when it has ended, to its exit code: 128 and the
+   * signal's number where a signal ended it, 127 (or a rejection) where there is no such program. Rejects when it cannot be known how
+   * it ended; it is then taken for lost, and not run again.
+   */
+  run(command: ProviderCommand): Promise<{ exitCode: number }>;
+
+  /** Ends everything that runs, and the sandbox. May be called again. */
+  stop(options?: { signal?: AbortSignal }): Promise<void>;
+
+  /** Whether commands can run, as far as is known without asking anybody: it is asked before each call. */
+  alive(): boolean;
+
+  /** Milliseconds until the sandbox ends by itself, as far as is known without asking anybody; `Infinity` if it does not. */
+  remainingLifetimeMs(): number;
+}
+
+export interface ProviderCommand {
+  /** A program on the sandbox's `PATH`. */
+  command: string;
+  args: string[];
+  /** Relative to the sandbox's working folder. */
+  cwd: string;
+  /** Besides what the sandbox has; nothing of this process's environment belongs there. */
+  env: Record<string, string>;
+  /** Milliseconds after which the command should be killed, if that can be had; the package has deadlines of its own. */
+  timeoutMs: number;
+  /** To be called with what the command prints, while it runs, in order. Never throws. */
+  onOutput(stream: 'stdout' | 'stderr', chunk: string | Uint8Array): void;
+  /** Fires when the answer is not wanted any more: kill the command if that can be had, and settle. */
+  signal?: AbortSignal;
+}
+
+/**
+ * Makes `sandboxConfig: { provider: name, … }` run functions by a provider of the host's own, in this thread.
+ *
+ * @param name Lower-case letters, digits and `-`; not `native`, not `vercel`, and only once.
+ * @throws {SandboxError} `INVALID_CONFIG`
+ */
+export function registerProvider(name: string, provider: Provider): void;
 
 /** Counters and gauges of the process, by area (`pool`, `store`, `rungs`, `tiers`, …). Areas and figures may be added. */
 export interface ExecutorMetrics {
@@ -557,7 +691,8 @@ export interface SandboxLogger {
  * - a logger: gets every record; where it has a `child` method, as pino's, `child({ name })` gets those of that name;
  * - a function `(name) => logger`, such as the `getLogger` of `@inkeep/agents-core`.
  *
- * The names are the original's: `SandboxExecutorFactory`, `native-sandbox-executor`. A logger that has a `level` is only
+ * The names are the original's: `SandboxExecutorFactory`, `native-sandbox-executor`, `VercelSandboxExecutor`; and
+ * `ProviderSandboxExecutor` for other providers. A logger that has a `level` is only
  * given what it takes. What a logger throws is ignored.
  *
  * @throws {TypeError} when it is neither

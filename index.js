@@ -8,5 +8,6 @@ exports.NativeSandboxExecutor = require('./lib/native-executor.js').NativeSandbo
 exports.VercelSandboxExecutor = require('./lib/vercel-executor.js').VercelSandboxExecutor;
 exports.SandboxError = require('./lib/errors.js').SandboxError;
 exports.isolationReport = require('./lib/native-executor.js').isolationReport;
+exports.registerProvider = require('./lib/providers.js').registerProvider;
 exports.setLogger = require('./lib/logger.js').setLogger;
 exports.swapReport = require('./lib/swap.js').swapReport;

@@ -87,6 +87,13 @@ for (const [how, file, line] of [
   });
 }
 
+test('the conformance suite comes with it', () => {
+  const line =
+    "console.log(require('native-sandbox-executor/conformance').conformanceTests({ provider: { create() {} } }).length > 10);";
+  writeFileSync(join(project, 'conform.cjs'), `${line}\n`);
+  assert.equal(node(['conform.cjs'], project), 'true\n');
+});
+
 test('the flag finds its module', () => {
   const report = "require('native-sandbox-executor').swapReport().hook";
   for (const flag of ['--import', '--require']) {

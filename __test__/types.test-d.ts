@@ -9,6 +9,9 @@ import {
   type IsolationReport,
   type isolationReport,
   NativeSandboxExecutor,
+  type Provider,
+  type ProviderSandbox,
+  registerProvider,
   type SandboxConfig,
   SandboxError,
   type SandboxErrorCode,
@@ -18,6 +21,7 @@ import {
   type VercelSandboxConfig,
   VercelSandboxExecutor,
 } from 'native-sandbox-executor';
+import { type ConformanceTest, conformanceTests } from 'native-sandbox-executor/conformance';
 import type { SwapReport, swapReport } from 'native-sandbox-executor/register';
 
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
@@ -107,3 +111,32 @@ export const code: SandboxErrorCode = 'OOPS';
 export const empty: FunctionToolConfig = { description: '', inputSchema: {}, dependencies: {} };
 // @ts-expect-error a logger lacks a method
 setLogger({ debug() {} });
+
+// A provider of the host's own.
+declare const sandbox: ProviderSandbox;
+const provider: Provider = {
+  create: async ({ config: { provider, token }, lifetimeMs, owner, signal }) => {
+    void [
+      provider satisfies string,
+      token satisfies unknown,
+      lifetimeMs satisfies number,
+      owner.machine,
+      signal.aborted,
+    ];
+    return sandbox;
+  },
+};
+registerProvider('mine', provider);
+export const elsewhere: Promise<unknown> = factory.executeFunctionTool('t', args, {
+  ...config,
+  sandboxConfig: { provider: 'mine', token: 'x' },
+});
+export const exit: Promise<{ exitCode: number }> = sandbox.run({
+  command: 'node',
+  args: [],
+  cwd: '.',
+  env: {},
+  timeoutMs: 1,
+  onOutput: (stream, chunk) => void [stream satisfies 'stdout' | 'stderr', chunk satisfies string | Uint8Array],
+});
+export const tests: ConformanceTest[] = conformanceTests({ provider, config: { token: 'x' } });

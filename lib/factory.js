@@ -3,11 +3,12 @@
 // Routes a call to its provider; keeps the instance of the process and those of the sessions.
 
 const { callSite, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
-const { mapDelete, mapGet, mapHas, mapSet } = require('./intrinsics.js');
+const { bareArray, mapDelete, mapForEach, mapGet, mapHas, mapSet } = require('./intrinsics.js');
 const { log } = require('./logger.js');
-const { NativeSandboxExecutor, cleanUp, configure, execute, warm } = require('./native-executor.js');
-const { GivenOptions } = require('./options.js');
-const { UNAVAILABLE } = require('./vercel-executor.js');
+const { NativeSandboxExecutor, answered, cleanUp, configure, execute, warm } = require('./native-executor.js');
+const { GivenOptions, sandboxFields } = require('./options.js');
+const { ProviderExecutor } = require('./provider-executor.js');
+const { providerOf } = require('./providers.js');
 
 const NAME = 'SandboxExecutorFactory';
 
@@ -16,6 +17,8 @@ class SandboxExecutorFactory {
   static #sessions = new Map();
   #options;
   #nativeExecutor;
+  /** By provider. */
+  #executors = new Map();
 
   static configure(options) {
     configure(options);
@@ -46,9 +49,13 @@ class SandboxExecutorFactory {
 
   async executeFunctionTool(functionId, args, config, call) {
     const site = callSite(SandboxExecutorFactory.prototype.executeFunctionTool);
-    const problem = problemOf(config);
+    const { problem, sandboxConfig, provider } = routeOf(config);
     if (problem) throw standAt(problem, site);
-    return await execute(this.#native(), site, functionId, args, config, call);
+    if (provider === 'native') return await execute(this.#native(), site, functionId, args, config, call);
+    return await answered(site, () => {
+      const fields = sandboxFields(sandboxConfig);
+      return this.#executor(provider, fields).run(functionId, args, config, fields, call);
+    });
   }
 
   async warm(sets) {
@@ -60,8 +67,31 @@ class SandboxExecutorFactory {
     const executor = this.#nativeExecutor;
     this.#nativeExecutor = undefined;
     const drain = this === SandboxExecutorFactory.#instance;
-    if (executor || drain) await cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain);
+    const executors = this.#executors;
+    this.#executors = new Map();
+    // At once: none waits for another.
+    const others = bareArray();
+    mapForEach(executors, (other) => {
+      others[others.length] = other.cleanup();
+    });
+    const native = executor || drain ? cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain) : undefined;
+    try {
+      await native;
+    } finally {
+      for (let i = 0; i < others.length; i++) await others[i];
+    }
     log(NAME, 'info', {}, 'Sandbox executor cleanup completed');
+  }
+
+  #executor(provider, { teamId, projectId }) {
+    let executor = mapGet(this.#executors, provider);
+    if (!executor) {
+      executor = new ProviderExecutor(provider, providerOf(provider), this.#options);
+      mapSet(this.#executors, provider, executor);
+      if (provider === 'vercel') log(NAME, 'info', { teamId, projectId }, 'Vercel sandbox executor created');
+      else log(NAME, 'info', { provider }, 'Provider sandbox executor created');
+    }
+    return executor;
   }
 
   #native() {
@@ -73,19 +103,19 @@ class SandboxExecutorFactory {
   }
 }
 
-/** Why no provider of ours can take the call; nothing when the native one can. */
-function problemOf(config) {
+/** Who takes the call, or why nobody does. */
+function routeOf(config) {
   let what = 'sandboxConfig';
+  const refused = (problem) => ({ __proto__: null, problem });
   try {
-    const sandbox = config?.sandboxConfig;
-    if (!sandbox) return invalidConfig('Sandbox configuration is required for function tool execution');
+    const sandboxConfig = config?.sandboxConfig;
+    if (!sandboxConfig) return refused(invalidConfig('Sandbox configuration is required for function tool execution'));
     what = 'sandboxConfig.provider';
-    const { provider } = sandbox;
-    if (provider === 'native') return undefined;
-    if (provider === 'vercel') return invalidConfig(UNAVAILABLE);
-    return invalidConfig(`Unknown sandbox provider: ${textOf(provider)}`);
+    const { provider } = sandboxConfig;
+    if (provider === 'native' || providerOf(provider)) return { __proto__: null, provider, sandboxConfig };
+    return refused(invalidConfig(`Unknown sandbox provider: ${textOf(provider)}`));
   } catch (error) {
-    return invalidConfig(`${what} cannot be read: ${reasonOf(error)}`, error);
+    return refused(invalidConfig(`${what} cannot be read: ${reasonOf(error)}`, error));
   }
 }
 

@@ -33,6 +33,7 @@ exports.mapGet = uncurry(Map.prototype.get);
 exports.mapSet = uncurry(Map.prototype.set);
 exports.mapHas = uncurry(Map.prototype.has);
 exports.mapDelete = uncurry(Map.prototype.delete);
+exports.mapForEach = uncurry(Map.prototype.forEach);
 exports.weakMapGet = uncurry(WeakMap.prototype.get);
 exports.weakMapSet = uncurry(WeakMap.prototype.set);
 

@@ -36,6 +36,8 @@ const SHOWN_RESULT_CHARS = 200;
 /** Options of `SandboxExecutorFactory.configure`, as they were then. */
 let configured = GivenOptions.of('configure()');
 /** Whether an executor has taken them. */
+let taken = false;
+/** Whether one of these executors has. */
 let inUse = false;
 let nextCallId = 1;
 
@@ -185,6 +187,7 @@ class NativeSandboxExecutor {
       throw error;
     }
     inUse = true;
+    taken = true;
     return this.#core;
   }
 }
@@ -287,7 +290,7 @@ function outcomeUnknown(error) {
  *   network where the caller has just closed it would be worse than an exception at start-up.
  */
 function configure(options) {
-  if (inUse) {
+  if (taken) {
     const error = invalidConfig(
       'SandboxExecutorFactory.configure() was called after the first function tool ran: call it before, at start-up'
     );
@@ -297,6 +300,13 @@ function configure(options) {
   configured = GivenOptions.of('configure()', options);
 }
 
+/** Hands the configured options to `use`; unless that throws, they cannot be changed from now on. */
+function takeConfigured(use) {
+  const used = use(configured);
+  taken = true;
+  return used;
+}
+
 async function isolationReport() {
   const outcome = await native().isolationReport(environmentJson());
   if (!outcome.ok) throw fromOutcome(outcome);
@@ -304,8 +314,14 @@ async function isolationReport() {
 }
 
 exports.NativeSandboxExecutor = NativeSandboxExecutor;
+exports.aborted = aborted;
+exports.answered = answered;
 exports.cleanUp = cleanUp;
+exports.companions = companions;
 exports.configure = configure;
 exports.execute = execute;
 exports.isolationReport = isolationReport;
+exports.parseResult = parseResult;
+exports.takeConfigured = takeConfigured;
 exports.warm = warm;
+exports.whenAborted = whenAborted;

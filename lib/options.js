@@ -25,8 +25,8 @@ const OPTION_LIMIT_LEVELS = 16;
 
 const NODE_PATH_VARIABLE = 'AGENTS_FUNCTION_TOOL_SANDBOX_NODE_PATH';
 
-/** Fields of `sandboxConfig` that count; others are only logged. */
-const SANDBOX_FIELDS = ['provider', 'runtime', 'timeout', 'vcpus'];
+/** Fields of `sandboxConfig` that count, `vercel`'s included; others are only logged, or are for providers of the host's own. */
+const SANDBOX_FIELDS = ['provider', 'runtime', 'timeout', 'vcpus', 'token', 'teamId', 'projectId'];
 
 /**
  * JSON text that a strict reader takes: half surrogate pairs are replaced, as they are when such a text is written to
@@ -107,10 +107,22 @@ function plainCopy(what, value, levels) {
  * @throws {SandboxError} `INVALID_CONFIG`
  */
 function optionsJson(configured, own) {
-  const merged = { __proto__: null, ...configured.values, ...own.values };
+  const merged = mergedOptions(configured, own);
   const problem = hostProblem(merged);
   if (problem) throw invalidConfig(problem);
   return strictJson(merged);
+}
+
+/**
+ * The same for functions that do not run on this host.
+ * @throws {SandboxError} `INVALID_CONFIG`
+ */
+function providerOptionsJson(configured, own) {
+  return strictJson(mergedOptions(configured, own));
+}
+
+function mergedOptions(configured, own) {
+  return { __proto__: null, ...configured.values, ...own.values };
 }
 
 /** Whether this host's own executable can run tools. */
@@ -157,23 +169,40 @@ function setsJson(sets) {
  * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
  */
 function requestJson(toolId, config, { onLogs, onUsage }) {
+  const sandbox = sandboxFields(read('sandboxConfig', config, 'sandboxConfig'));
+  const request = {
+    __proto__: null,
+    toolId: toolIdText(toolId),
+    sandboxConfig: sandbox,
+    ...toolJob(config, sandbox),
+    vcpus: vcpus(sandbox.vcpus),
+    wantsLogs: onLogs !== undefined,
+    wantsUsage: onUsage !== undefined,
+  };
+  return written(request, sandbox);
+}
+
+/** What is to be run, and for how long, wherever that is. */
+function toolJob(config, sandbox) {
   const source = read('executeCode', config, 'executeCode');
   if (typeof source !== 'string') {
     throw invalidConfig(`executeCode must be the source text of a function, got ${kindOf(source)}`);
   }
-  const sandbox = sandboxFields(read('sandboxConfig', config, 'sandboxConfig'));
-  const request = {
+  return {
     __proto__: null,
-    toolId: attempt('the id of the function tool', 'written as text', () => String(toolId)),
     source,
     dependencies: checkedDependencies(read('dependencies', config, 'dependencies')),
-    sandboxConfig: sandbox,
     timeoutMs: timeoutMs(sandbox.timeout),
-    vcpus: vcpus(sandbox.vcpus),
     runtime: String(scalar('sandboxConfig.runtime', sandbox.runtime) ?? 'node22'),
-    wantsLogs: onLogs !== undefined,
-    wantsUsage: onUsage !== undefined,
   };
+}
+
+function toolIdText(toolId) {
+  return attempt('the id of the function tool', 'written as text', () => String(toolId));
+}
+
+/** A request as text; of what is in it only `sandboxConfig` can be anything. */
+function written(request, sandbox) {
   try {
     return strictJson(request);
   } catch (error) {
@@ -211,6 +240,21 @@ function unwritable(sandbox) {
     }
   }
   return undefined;
+}
+
+/**
+/**
+ * The request of one call that a provider runs; `sandbox` is what `sandboxFields` made.
+ * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
+ */
+function providerRequestJson(provider, config, sandbox) {
+  const request = {
+    __proto__: null,
+    provider,
+    sandboxConfig: sandbox,
+    ...toolJob(config, sandbox),
+  };
+  return written(request, sandbox);
 }
 
 /**
@@ -309,6 +353,10 @@ exports.environmentJson = environmentJson;
 exports.kindOf = kindOf;
 exports.nodeAbi = nodeAbi;
 exports.optionsJson = optionsJson;
+exports.providerOptionsJson = providerOptionsJson;
+exports.providerRequestJson = providerRequestJson;
 exports.read = read;
 exports.requestJson = requestJson;
+exports.sandboxFields = sandboxFields;
 exports.setsJson = setsJson;
+exports.toolIdText = toolIdText;

@@ -1,34 +1,107 @@
 'use strict';
 
-// The provider `vercel`: its place in the surface. This version does not run it and says so in every answer.
+// `VercelSandboxExecutor`, the original's third class: one per full configuration, over the provider `vercel`.
 
-const UNAVAILABLE =
-  "provider 'vercel' needs the optional peer dependency @vercel/sandbox, and this version of native-sandbox-executor " +
-  "runs only provider 'native': set sandboxConfig to { provider: 'native', runtime: 'node22' }";
+const { createHash } = require('node:crypto');
+const { callSite } = require('./errors.js');
+const { log } = require('./logger.js');
+const { answered, companions } = require('./native-executor.js');
+const { read, sandboxFields } = require('./options.js');
+const { ProviderExecutor } = require('./provider-executor.js');
+const { providerOf } = require('./providers.js');
+
+const NAME = 'VercelSandboxExecutor';
+/** Configurations that are remembered; the one not used for longest is forgotten, its sandboxes end in their time. */
+const INSTANCES_LIMIT = 1_000;
+/** Lines of output that an answer has. */
+const LOGS_LIMIT_LINES = 1_000;
 
 class VercelSandboxExecutor {
+  /** By digest: a token is not kept as a key. */
   static #instances = new Map();
-  #config;
+  #config = { __proto__: null };
+  /** What is wrong with the configuration: constructors never throw, calls tell it. */
+  #problem;
+  #executor;
 
-  /** One per account: what was made with one team's token is never used for another. */
   static getInstance(config) {
-    const key = JSON.stringify([config?.teamId, config?.projectId, config?.token]);
+    const key = digestOf(config);
     const instances = VercelSandboxExecutor.#instances;
-    if (!instances.has(key)) instances.set(key, new VercelSandboxExecutor(config));
-    return instances.get(key);
+    const known = instances.get(key) ?? new VercelSandboxExecutor(config);
+    // What cannot be told apart is not shared; its calls say what is wrong with it.
+    if (key === undefined) return known;
+    // The last is the one used last.
+    instances.delete(key);
+    instances.set(key, known);
+    if (instances.size > INSTANCES_LIMIT) instances.delete(instances.keys().next().value);
+    return known;
   }
 
-  constructor(config) {
-    this.#config = { ...config };
-  }
-
-  async executeFunctionTool(_functionId, _args, _config) {
+  constructor(config, options) {
+    try {
+      this.#config = sandboxFields(config);
+    } catch (error) {
+      this.#problem = error;
+    }
+    this.#executor = new ProviderExecutor('vercel', providerOf('vercel'), options);
     const { teamId, projectId } = this.#config;
-    return { success: false, error: `${UNAVAILABLE} (team ${teamId}, project ${projectId})` };
+    log(NAME, 'info', { teamId, projectId }, 'VercelSandboxExecutor initialized with pooling');
   }
 
-  async cleanup() {}
+  async executeFunctionTool(functionId, args, toolConfig, call) {
+    const began = performance.now();
+    const logs = [];
+    const site = callSite(VercelSandboxExecutor.prototype.executeFunctionTool);
+    const answer = { success: false };
+    try {
+      answer.result = await answered(site, () => {
+        const given = companions(call);
+        const onLogs = (chunk) => {
+          collect(logs, chunk.text);
+          given.onLogs?.(chunk);
+        };
+        const config = this.#configFor(toolConfig);
+        return this.#executor.run(functionId, args, toolConfig, config, { __proto__: null, ...given, onLogs });
+      });
+      answer.success = true;
+    } catch (error) {
+      answer.error = error.message;
+    }
+    return { ...answer, logs, executionTime: Math.round(performance.now() - began) };
+  }
+
+  async cleanup() {
+    await this.#executor.cleanup();
+  }
+
+  /** The account is this executor's, whatever the tool says; runtime, time and size are the tool's, where it has any. */
+  #configFor(toolConfig) {
+    if (this.#problem) throw this.#problem;
+    const given = sandboxFields(read('sandboxConfig', toolConfig ?? {}, 'sandboxConfig'));
+    const config = { __proto__: null, ...this.#config };
+    if (given.provider !== 'vercel') return config;
+    for (const name of ['runtime', 'timeout', 'vcpus']) if (given[name] !== undefined) config[name] = given[name];
+    return config;
+  }
 }
 
-exports.UNAVAILABLE = UNAVAILABLE;
+/** What tells configurations apart; nothing for what is no plain configuration. */
+function digestOf(config) {
+  try {
+    const sorted = Object.entries(sandboxFields(config)).sort(([a], [b]) => (a < b ? -1 : 1));
+    return createHash('sha256').update(JSON.stringify(sorted)).digest('hex');
+  } catch {
+    return undefined;
+  }
+}
+
+/** Adds text to lines; the last line is the one that may go on. */
+function collect(lines, text) {
+  const [first, ...rest] = text.split('\n');
+  if (lines.length === 0) lines.push('');
+  lines[lines.length - 1] += first;
+  for (const line of rest) lines.push(line);
+  if (lines.length > LOGS_LIMIT_LINES) lines.splice(0, lines.length - LOGS_LIMIT_LINES);
+}
+
 exports.VercelSandboxExecutor = VercelSandboxExecutor;

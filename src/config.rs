@@ -138,6 +138,8 @@ pub struct Settings {
     pub dependencies: DependencyPolicy,
     /// Which variables pass to tools.
     pub env: EnvPolicy,
+    /// Values for variables that functions read where a provider runs them.
+    pub provider_env: BTreeMap<String, String>,
     /// The tier without which nothing runs.
     pub isolation_required: Option<Tier>,
     /// Network access of tools.
@@ -275,6 +277,7 @@ impl<'a> Reader<'a> {
             install_scripts: self.install_scripts(&key("installScripts", "INSTALL_SCRIPTS"))?,
             dependencies: self.dependencies(&key("dependencies", "DEPENDENCIES"))?,
             env: self.env_policy(&key("env", "ENV"))?,
+            provider_env: self.provider_env(&key("providerEnv", "PROVIDER_ENV"))?,
             isolation_required: self.isolation(&key("isolation", "ISOLATION"))?,
             network: self
                 .choice(&key("network", "NETWORK"), &[("open", Network::Open), ("none", Network::None)])?
@@ -479,6 +482,20 @@ impl<'a> Reader<'a> {
                 variable_names(key, EXPECTED, names)
             }
         }
+    }
+
+    /// What the texts show of a bad value has no values in it: they may be secrets.
+    fn provider_env(&mut self, key: &Key) -> Result<BTreeMap<String, String>, SandboxError> {
+        const EXPECTED: &str = "an object of texts by variable name (in the variable: as JSON)";
+        let parsed = match self.find(key) {
+            Found::Absent => return Ok(BTreeMap::new()),
+            Found::Variable(_, text) => serde_json::from_str(text).ok(),
+            Found::Option(value) => serde_json::from_value(value.clone()).ok(),
+        };
+        let is_name = |name: &String| !name.is_empty() && !name.contains(['=', '\0']);
+        parsed
+            .filter(|map: &BTreeMap<String, String>| map.keys().all(is_name))
+            .ok_or_else(|| wrong(key, EXPECTED, &"what it is (not shown: it may be secret)"))
     }
 
     fn isolation(&mut self, key: &Key) -> Result<Option<Tier>, SandboxError> {

@@ -13,6 +13,7 @@ pub mod limits;
 pub mod log;
 pub mod pool;
 pub mod process;
+pub mod provider;
 pub mod queue;
 pub mod source;
 pub mod start;

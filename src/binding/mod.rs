@@ -17,6 +17,7 @@
 mod ends;
 mod events;
 mod logs;
+mod provider;
 
 use std::sync::Arc;
 

@@ -20,7 +20,8 @@ pub fn dependency_hash(dependencies: &BTreeMap<String, String>) -> String {
     hash
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// In lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // Writing to a `String` cannot fail.
         let _ = write!(text, "{byte:02x}");

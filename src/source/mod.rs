@@ -6,6 +6,7 @@
 //! | text → tree, in the reading that fits | `parse.rs` |
 //! | tree → what the tool is, or why there is none | `classify.rs` |
 //! | what else the tree says: packages, free names | `facts.rs` |
+//! | which environment variables prepared code reads | `env_names.rs` |
 //! | tool → edits that make the text runnable | `wrap.rs` |
 //! | TypeScript and JSX → JavaScript and a source map | `typescript.rs` |
 //! | error texts with line, column and picture | `diagnostic.rs` |
@@ -42,6 +43,7 @@
 mod cache;
 mod classify;
 mod diagnostic;
+mod env_names;
 mod facts;
 mod nesting;
 mod parse;
@@ -184,6 +186,15 @@ pub fn prepare(text: &str, runtime: Runtime) -> Result<Prepared, SourceError> {
         return Ok(prepared);
     }
     Err(fault.render(text))
+}
+
+/// The names of environment variables that prepared code reads by literal name, sorted: `process.env.A`, `process.env['B']`,
+/// `const { C } = process.env`.
+pub fn env_names(prepared: &Prepared) -> Vec<String> {
+    let code = prepared.code.as_str();
+    let read = || env_names::of(code, prepared.kind);
+    // What was read once can be read again; should it not be, no name is known.
+    on_stack(nesting::stack_bytes(code), read).unwrap_or_default()
 }
 
 /// Runs `work` where it has `bytes` of stack. A panic in it is a fault like others: the parser is not ours, the texts are anyone's.

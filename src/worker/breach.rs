@@ -76,13 +76,33 @@ pub fn of_end(end: End, stderr: &str, limits: &CallLimits) -> Option<SandboxErro
     Some(SandboxError::new(code, Phase::Run, format!("{}: {why}", super::outcome::how(end.exit))))
 }
 
+/// [`of_end`] where V8's own limit is the only one that is known.
+pub fn of_heap(exit: ExitStatus, stderr: &str, memory_mb: u32) -> Option<SandboxError> {
+    let is_abort = match exit {
+        ExitStatus::Signal(signal) => matches!(signal_name(signal), Some("SIGABRT" | "SIGTRAP" | "SIGILL")),
+        ExitStatus::Code(code) => matches!(code, 133 | 134),
+        ExitStatus::Lost => false,
+    };
+    (is_abort && says(stderr, &HEAP_WORDS)).then(|| {
+        let message = format!("{}: {}", super::outcome::how(exit), heap_words(memory_mb));
+        SandboxError::new(Code::MemoryLimit, Phase::Run, message)
+    })
+}
+
+fn says(stderr: &str, words: &[&str]) -> bool {
+    words.iter().any(|one| stderr.contains(one))
+}
+
+fn heap_words(memory_mb: u32) -> String {
+    format!(
+        "JavaScript heap out of memory, the limit is {memory_mb} MB; hold less at once, or raise memoryMb"
+    )
+}
+
 fn memory_words(stderr: &str, limits: &CallLimits) -> Option<String> {
-    let says = |words: &[&str]| words.iter().any(|one| stderr.contains(one));
+    let says = |words: &[&str]| says(stderr, words);
     if says(&HEAP_WORDS) {
-        return Some(format!(
-            "JavaScript heap out of memory, the limit is {} MB; hold less at once, or raise memoryMb",
-            limits.memory_mb
-        ));
+        return Some(heap_words(limits.memory_mb));
     }
     if says(&SYSTEM_WORDS) {
         return Some(native_words(limits));

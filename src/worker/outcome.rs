@@ -54,9 +54,16 @@ impl Notes {
     /// The error of a worker that ended before anything settled its call. `stderr` is the tail of what it printed.
     pub fn ended(&self, end: End, stderr: &str, limits: &CallLimits) -> SandboxError {
         let exit = self.meant(end.exit);
-        if let Some(error) = breach::of_end(End { exit, ..end }, stderr, limits) {
-            return error;
-        }
+        breach::of_end(End { exit, ..end }, stderr, limits).unwrap_or_else(|| self.ended_by(exit, stderr))
+    }
+
+    /// [`Notes::ended`] for a worker elsewhere, of whose limits only the heap's, `memory_mb`, is this package's.
+    pub fn ended_elsewhere(&self, exit: ExitStatus, stderr: &str, memory_mb: u32) -> SandboxError {
+        let exit = self.meant(exit);
+        breach::of_heap(exit, stderr, memory_mb).unwrap_or_else(|| self.ended_by(exit, stderr))
+    }
+
+    fn ended_by(&self, exit: ExitStatus, stderr: &str) -> SandboxError {
         match exit {
             ExitStatus::Lost => self.lost(),
             _ if !self.started => {

@@ -119,9 +119,12 @@ const BUSY_WAIT_MS = 2;
 // ---- channel ------------------------------------------------------------------------------------------------------------
 
 let channel = CHANNEL_FD;
+/** Takes the frames where there is no channel; see `serveJob`. */
+let deliver;
 
 /** Sends one frame. What cannot be sent is given up: the host is gone, or the function closed the descriptor. */
 function send(type, payload) {
+  if (deliver !== undefined) return deliver(type, payload);
   const length = byteLength(payload);
   // Not `Buffer.from`, which calls methods of `Buffer.prototype`.
   const frame = encode(HEADER_ROOM + payload);
@@ -701,7 +704,16 @@ function serve(fd, begin) {
   // The host went away or did not need this worker.
   if (args === undefined) self.exit(0);
   if (begin !== undefined) begin();
-  const parsed = parse(job);
+  start(parse(job), code, args);
+}
+
+/** Runs a job that came another way; `take(type, payload)` gets the frames. It must be as wary of the function as this script. */
+function serveJob(job, code, args, take) {
+  deliver = take;
+  start(job, code, args);
+}
+
+function start(parsed, code, args) {
   if (parsed.version !== VERSION)
     throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
   if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
@@ -711,7 +723,7 @@ function serve(fd, begin) {
   run(parsed, code, parse(args));
 }
 
-module.exports = { rehearse, serve };
+module.exports = { rehearse, serve, serveJob };
 
 if (require.main === module) {
   // Windows has no descriptor 3 to pass on: there the channel is a named pipe.

@@ -1,0 +1,439 @@
+'use strict';
+
+// One call by a provider, from start to end: plan, lease, send, run, settle, give back. What may be decided without looking
+// at the outside is decided in the core (`src/provider/`).
+
+const { randomBytes } = require('node:crypto');
+const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
+const { SandboxError, fromOutcome, invalidConfig, reasonOf } = require('./errors.js');
+const { hostIdentity, isDead } = require('./host-identity.js');
+const { log, quietly } = require('./logger.js');
+const { aborted, companions, parseResult, takeConfigured, whenAborted } = require('./native-executor.js');
+const { native } = require('./native.js');
+const {
+  GivenOptions,
+  argsJson,
+  environmentJson,
+  kindOf,
+  providerOptionsJson,
+  providerRequestJson,
+  toolIdText,
+} = require('./options.js');
+const { logName, pool, stopped } = require('./provider-pool.js');
+
+/** Everything of ours in a sandbox is below this folder of its working folder. */
+const FOLDER = '.native-sandbox';
+/** Time for a job to get into a sandbox. */
+const SEND_LIMIT_MS = 10_000;
+/** Time for a run's end to be told after all that it may take, and for a kill. */
+const GRACE_MS = 5_000;
+/** Of what an installation prints, what its error shows. */
+const INSTALL_TAIL_CHARS = 8 * 1024;
+/** Time to look for what dead hosts left. */
+const RECLAIM_LIMIT_MS = 60_000;
+/** Scopes that are remembered as looked into. */
+const RECLAIMED_LIMIT = 1_000;
+const DAY_MS = 86_400_000;
+
+/** After these the sandbox is as it was before; after all others nobody else gets it. */
+const CLEAN = new Set(['TOOL_ERROR', 'EXITED', 'INVALID_SOURCE', 'RESULT_NOT_SERIALIZABLE']);
+
+/** Why an executor's calls end. */
+const CLEANED_UP = Symbol('cleaned up');
+
+/** Where it was looked for what dead hosts left, by scope. */
+const reclaimed = new Set();
+/** How many executors used a scope and have not been cleaned up. */
+const users = new Map();
+
+/** Runs calls by one provider under one set of options. */
+class ProviderExecutor {
+  #name;
+  #provider;
+  #own;
+  #rules;
+  /** The calls that have not ended, linger included. */
+  #calls = new Set();
+  /** The scopes of calls so far. */
+  #scopes = new Set();
+
+  constructor(name, provider, options) {
+    this.#name = name;
+    this.#provider = provider;
+    this.#own = GivenOptions.of('the constructor', options);
+  }
+
+  /**
+   * Runs one call; `sandboxConfig` is what `sandboxFields` made.
+   * @throws {SandboxError}
+   */
+  async run(toolId, args, config, sandboxConfig, call) {
+    if (config === null || typeof config !== 'object') {
+      throw invalidConfig(`the function tool's config must be an object, got ${kindOf(config)}`);
+    }
+    const { signal, isAborted, onLogs, onUsage } = companions(call);
+    const toolText = toolIdText(toolId);
+    const request = providerRequestJson(this.#name, config, sandboxConfig);
+    const argsText = argsJson(args);
+    if (isAborted) throw aborted(signal);
+
+    const stop = new AbortController();
+    const leave = signal ? whenAborted(signal, () => stop.abort(signal)) : undefined;
+    const entry = { toolId: toolText, stop, started: false, settled: undefined, began: performance.now() };
+    entry.onLogs = (stream, text) => text && quietly(() => onLogs?.({ stream, text }));
+    const life = this.#live(entry, request, argsText, sandboxConfig);
+    entry.over = life.then(
+      () => entry.background,
+      () => entry.background
+    );
+    this.#calls.add(entry);
+    entry.over.then(() => {
+      this.#calls.delete(entry);
+      if (onUsage) quietly(() => onUsage({ durationMs: performance.now() - entry.began }));
+    });
+    try {
+      return await life;
+    } finally {
+      leave?.();
+    }
+  }
+
+  /** Rejects what waits, waits for what runs, and gives up the idle sandboxes that no other executor has a use for. */
+  async cleanup() {
+    for (const call of this.#calls) if (!call.started) call.stop.abort(CLEANED_UP);
+    while (this.#calls.size > 0) await Promise.all([...this.#calls].map(({ over }) => over));
+    const scopes = [...this.#scopes];
+    this.#scopes.clear();
+    const unused = scopes.filter((scope) => {
+      const others = users.get(scope) - 1;
+      if (others > 0) users.set(scope, others);
+      else users.delete(scope);
+      return others === 0;
+    });
+    await Promise.all(unused.map((scope) => pool().drain(scope)));
+  }
+
+  async #live(entry, request, argsText, sandboxConfig) {
+    const plan = await this.#takeRules().plan(request);
+    if (typeof plan.details !== 'function') throw fromOutcome(plan);
+    const details = JSON.parse(plan.details());
+    this.#use(details.scope);
+    pool().sweepEvery(details.cleanupIntervalMs);
+    this.#reclaim(details, sandboxConfig);
+    const { toolId } = entry;
+    this.#log('debug', { functionId: toolId, dependencyHash: details.dependencyHash }, 'Executing function tool');
+    try {
+      const { lease, id, nonce } = await this.#leased(entry, plan, details, argsText, sandboxConfig);
+      return await this.#supervised(entry, lease, id, nonce, plan, details);
+    } catch (error) {
+      throw this.#known(entry, error);
+    }
+  }
+
+  #use(scope) {
+    if (this.#scopes.has(scope)) return;
+    this.#scopes.add(scope);
+    users.set(scope, (users.get(scope) ?? 0) + 1);
+  }
+
+  #known({ stop }, error) {
+    if (error instanceof SandboxError) return error;
+    if (stop.signal.aborted && stop.signal.reason === CLEANED_UP) {
+      const text = 'Function execution was ended by cleanup() before it ran';
+      return new SandboxError(text, { code: 'CLEANED_UP', phase: 'queue' });
+    }
+    if (stop.signal.aborted && error === stop.signal.reason) return aborted(error);
+    return failure('START_FAILED', 'start', `Provider "${this.#name}" failed`, error);
+  }
+
+  /** A sandbox that has the job. A sandbox that turns out to be gone before anything ran is replaced, once. */
+  async #leased(entry, plan, details, argsText, sandboxConfig) {
+    for (let attempts = 1; ; attempts++) {
+      const make = (signal) => this.#make(details, sandboxConfig, signal);
+      const lease = await pool().lease(plan, this.#name, make, entry.stop.signal);
+      const id = randomBytes(8).toString('hex');
+      const nonce = randomBytes(16).toString('hex');
+      try {
+        await bounded(SEND_LIMIT_MS, entry.stop.signal, (signal) =>
+          lease.sandbox.writeFiles(jobFiles(id, nonce, details, argsText), { signal })
+        );
+        entry.stop.signal.throwIfAborted();
+        return { lease, id, nonce };
+      } catch (error) {
+        const isGone = quietly(() => lease.sandbox.alive()) !== true;
+        // A call that was given up says nothing about the sandbox; its file may still arrive, and nothing runs it.
+        lease.release(!entry.stop.signal.aborted);
+        if (entry.stop.signal.aborted || !isGone || attempts > 1) throw this.#sendFailed(entry, error);
+        this.#log('debug', { sandbox: lease.sandbox.id, error: error?.message }, 'Sandbox is gone, taking another');
+      }
+    }
+  }
+
+  #sendFailed({ stop }, error) {
+    if (stop.signal.aborted) return error;
+    return failure('START_FAILED', 'start', 'The function could not be sent to its sandbox; nothing of it ran', error);
+  }
+
+  /** Starts the run and waits until exactly one thing settles it; what comes after that is the background's. */
+  #supervised(entry, lease, id, nonce, plan, details) {
+    entry.started = true;
+    const run = new (native().ProviderRun)(nonce, plan);
+    const { promise, resolve, reject } = Promise.withResolvers?.() ?? withResolvers();
+    const end = new AbortController();
+    let settled = false;
+    let command;
+    const settle = (outcome, error = errorOf(outcome)) => {
+      if (settled) return;
+      settled = true;
+      clearTimeout(deadline);
+      entry.stop.signal.removeEventListener('abort', onStop);
+      const suspect = this.#judged(entry, lease, error);
+      entry.background = finish(lease, id, () => command, end, suspect, details.lingerMs);
+      if (error) reject(error);
+      else answer(outcome, resolve, reject);
+    };
+    const onStop = () => settle(undefined, this.#known(entry, entry.stop.signal.reason));
+    entry.stop.signal.addEventListener('abort', onStop, { once: true });
+    const deadline = setTimeout(() => settle(run.timedOut(details.timeoutMs)), details.timeoutMs);
+    const onOutput = (stream, chunk) => {
+      try {
+        const taken = run.push(stream, typeof chunk === 'string' ? Buffer.from(chunk) : chunk);
+        entry.onLogs(stream, taken.text);
+        if (taken.outcome) settle(taken.outcome);
+      } catch (error) {
+        // Thrown into the provider's own callbacks it could end the host.
+        settle(run.lost(`provider "${this.#name}" gave output that cannot be read: ${reasonOf(error)}`));
+      }
+    };
+    command = (async () =>
+      lease.sandbox.run({
+        command: 'node',
+        args: [`--max-old-space-size=${details.memoryMb}`, 'runner.cjs', 'run', id],
+        cwd: FOLDER,
+        env: { NATIVE_SANDBOX_RUNNER: id },
+        timeoutMs: Math.min(details.timeoutMs + details.lingerMs + GRACE_MS, TIMER_LIMIT_MS),
+        onOutput,
+        signal: end.signal,
+      }))();
+    command.then(
+      (ended) => settle(run.ended(exitCodeOf(ended))),
+      (error) => settle(run.lost(`the connection to the sandbox failed: ${reasonOf(error)}`))
+    );
+    return promise;
+  }
+
+  /** Whether nobody else may have the sandbox after what happened to a call. */
+  #judged({ toolId }, lease, error) {
+    if (!error) return false;
+    this.#log('error', { functionId: toolId, code: error.code }, 'Function execution failed');
+    if (CLEAN.has(error.code)) return false;
+    lease.retire();
+    return true;
+  }
+
+  async #make(details, sandboxConfig, signal) {
+    const began = performance.now();
+    const request = {
+      config: sandboxConfig,
+      lifetimeMs: details.lifetimeMs,
+      owner: hostIdentity(),
+      // Not `signal`: a creation that is broken off half-way may leave a sandbox that nobody knows of. It is stopped when it comes.
+      signal: AbortSignal.timeout(details.installTimeoutMs),
+    };
+    const create = () => pool().track((async () => this.#provider.create(request))());
+    let sandbox;
+    try {
+      sandbox = await bounded(details.installTimeoutMs, signal, create, (late) =>
+        pool().track(stopped(this.#name, late))
+      );
+      assertSandbox(this.#name, sandbox);
+    } catch (error) {
+      // It may be a sandbox all the same, only not one that can be used.
+      if (typeof sandbox?.stop === 'function') await stopped(this.#name, sandbox);
+      if (signal.aborted) throw error;
+      throw failure('START_FAILED', 'start', `Provider "${this.#name}" could not create a sandbox`, error);
+    }
+    try {
+      await this.#prepare(sandbox, details, signal);
+    } catch (error) {
+      await stopped(this.#name, sandbox);
+      throw error;
+    }
+    const ms = Math.round(performance.now() - began);
+    this.#log('debug', { sandbox: sandbox.id, dependencyHash: details.dependencyHash, ms }, 'Created new sandbox');
+    return sandbox;
+  }
+
+  /** Puts the scripts into a new sandbox and installs its dependencies. */
+  async #prepare(sandbox, details, signal) {
+    const { runner, worker } = native().providerScripts();
+    const { dependencies } = details;
+    const files = [
+      { path: `${FOLDER}/runner.cjs`, content: runner },
+      { path: `${FOLDER}/worker.cjs`, content: worker },
+      { path: `${FOLDER}/package.json`, content: JSON.stringify({ private: true, dependencies }) },
+    ];
+    try {
+      await bounded(details.installTimeoutMs, signal, (stop) => sandbox.writeFiles(files, { signal: stop }));
+    } catch (error) {
+      if (signal.aborted) throw error;
+      throw failure('START_FAILED', 'start', `Provider "${this.#name}" could not prepare a sandbox`, error);
+    }
+    const end = performance.now() + details.installTimeoutMs;
+    for (const args of npmCommands(details)) await install(sandbox, args, details, end, signal);
+    if (Object.keys(dependencies).length > 0) {
+      this.#log('debug', { sandbox: sandbox.id, dependencies }, 'Dependencies installed successfully');
+    }
+  }
+
+  /** Has the provider stop what dead hosts left, once for each account; nobody waits for it. */
+  #reclaim({ scope }, config) {
+    if (typeof this.#provider.reclaim !== 'function' || reclaimed.has(scope)) return;
+    if (reclaimed.size >= RECLAIMED_LIMIT) reclaimed.clear();
+    reclaimed.add(scope);
+    bounded(RECLAIM_LIMIT_MS, undefined, (signal) =>
+      this.#provider.reclaim({ config, owner: hostIdentity(), isDead, signal })
+    ).then(
+      (count) => count > 0 && this.#log('info', { count }, 'Stopped sandboxes that dead hosts left'),
+      (error) => this.#log('debug', { error: reasonOf(error) }, 'Could not look for sandboxes of dead hosts')
+    );
+  }
+
+  #takeRules() {
+    this.#rules ??= takeConfigured(
+      (configured) => new (native().ProviderRules)(providerOptionsJson(configured, this.#own), environmentJson())
+    );
+    return this.#rules;
+  }
+
+  #log(level, fields, message) {
+    log(logName(this.#name), level, { provider: this.#name, ...fields }, message);
+  }
+}
+
+/** After a call was answered: its run gets the linger, or is ended; then the sandbox is given back. */
+async function finish(lease, id, command, end, suspect, lingerMs) {
+  let broken = suspect;
+  // The run may have been settled while it was being started.
+  await undefined;
+  if (!broken) {
+    // It ends by itself when the linger is over.
+    await bounded(lingerMs + GRACE_MS, undefined, command).catch(() => {
+      broken = true;
+    });
+  }
+  if (broken) {
+    lease.retire();
+    end.abort(new Error('the run is over'));
+    // Alone in its sandbox it ends with it.
+    if (lease.isShared()) await killed(lease.sandbox, id);
+  }
+  lease.release(broken);
+}
+
+/** Ends a run whose sandbox others use; where that fails, it ends with the sandbox. */
+function killed(sandbox, id) {
+  const args = ['runner.cjs', 'end', id];
+  return bounded(GRACE_MS, undefined, (signal) =>
+    sandbox.run({ command: 'node', args, cwd: FOLDER, env: {}, timeoutMs: GRACE_MS, onOutput() {}, signal })
+  ).catch(() => {});
+}
+
+function errorOf(outcome) {
+  return outcome.ok ? undefined : fromOutcome(outcome);
+}
+
+/** What a provider gave as exit code, if it is one. */
+function exitCodeOf(ended) {
+  return Number.isInteger(ended?.exitCode) ? ended.exitCode | 0 : undefined;
+}
+
+function answer(outcome, resolve, reject) {
+  try {
+    resolve(parseResult(outcome.value));
+  } catch (error) {
+    reject(error);
+  }
+}
+
+function withResolvers() {
+  const deferred = {};
+  deferred.promise = new Promise((resolve, reject) => Object.assign(deferred, { resolve, reject }));
+  return deferred;
+}
+
+/** The files of one run. */
+function jobFiles(id, nonce, { job, code, env, envNames, lingerMs }, argsText) {
+  const folder = `${FOLDER}/runs/${id}`;
+  const files = [
+    {
+      path: `${folder}/job.json`,
+      content: JSON.stringify({ nonce, lingerMs, job: { ...job, env }, code, args: argsText ?? 'null' }),
+    },
+  ];
+  // The original's placeholders, for tools that load such a file.
+  if (envNames.length > 0) {
+    const lines = envNames.map((name) => `${name}=${env[name] === undefined ? '' : JSON.stringify(env[name])}`);
+    files.push({ path: `${folder}/.env`, content: `${lines.join('\n')}\n` });
+  }
+  return files;
+}
+
+/** What npm has to do for a dependency set, as arguments. */
+function npmCommands({ dependencies, installScripts, minReleaseAgeDays }) {
+  if (Object.keys(dependencies).length === 0) return [];
+  const quiet = ['--no-audit', '--no-fund', '--no-progress', '--no-update-notifier', '--loglevel=error'];
+  const scripts = scriptsOf(installScripts);
+  const age =
+    minReleaseAgeDays > 0 ? [`--before=${new Date(Date.now() - minReleaseAgeDays * DAY_MS).toISOString()}`] : [];
+  const ignore = scripts === 'run' ? [] : ['--ignore-scripts'];
+  const commands = [['install', ...ignore, ...quiet, ...age]];
+  if (Array.isArray(scripts) && scripts.length > 0) commands.push(['rebuild', ...quiet, '--', ...scripts]);
+  return commands;
+}
+
+/** The core's value as the option has it. */
+function scriptsOf(option) {
+  if (typeof option === 'string') return option.toLowerCase();
+  return option.Only;
+}
+
+async function install(sandbox, args, details, end, signal) {
+  let tail = '';
+  const onOutput = (stream, chunk) => {
+    if (stream === 'stderr') tail = `${tail}${Buffer.from(chunk).toString()}`.slice(-INSTALL_TAIL_CHARS);
+  };
+  const timeoutMs = Math.max(end - performance.now(), 1);
+  let exitCode;
+  try {
+    ({ exitCode } = await bounded(timeoutMs, signal, (stop) =>
+      sandbox.run({ command: 'npm', args, cwd: FOLDER, env: {}, timeoutMs, onOutput, signal: stop })
+    ));
+  } catch (error) {
+    if (signal.aborted) throw error;
+    if (error instanceof OutOfTime) {
+      const text = `Failed to install dependencies: not done within ${details.installTimeoutMs}ms`;
+      throw new SandboxError(text, { code: 'INSTALL_TIMEOUT', phase: 'install', stderr: tail });
+    }
+    throw failure('INSTALL_FAILED', 'install', 'Failed to install dependencies', error);
+  }
+  if (exitCode === 0) return;
+  const why = tail.trimEnd() || `npm ended with code ${exitCode}`;
+  const text = `Failed to install dependencies: ${why}`;
+  throw new SandboxError(text, { code: 'INSTALL_FAILED', phase: 'install', stderr: tail });
+}
+
+const METHODS = ['writeFiles', 'run', 'stop', 'alive', 'remainingLifetimeMs'];
+
+function assertSandbox(name, sandbox) {
+  const missing = METHODS.filter((method) => typeof sandbox?.[method] !== 'function');
+  if (missing.length > 0) throw new TypeError(`what create() of "${name}" gives has no ${missing.join(', ')}`);
+}
+
+/** An error of the provider's, with ours around it; an error of ours stays what it is. */
+function failure(code, phase, what, error) {
+  if (error instanceof SandboxError) return error;
+  return new SandboxError(`${what}: ${reasonOf(error)}`, { code, phase, cause: error });
+}
+
+exports.ProviderExecutor = ProviderExecutor;

@@ -78,6 +78,8 @@ pub struct Limits {
     pub file_size_bytes: Option<u64>,
     /// `RLIMIT_CPU`, seconds: SIGXCPU then, SIGKILL one second later.
     pub cpu_seconds: Option<u64>,
+    /// `RLIMIT_DATA`, bytes.
+    pub data_bytes: Option<u64>,
 }
 
 /// Launcher → host.

@@ -14,7 +14,7 @@ pub mod trial;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of these messages; raised with every change to them.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The most bytes one message may take. Below the default socket buffer of Linux (212,992 bytes), which a packet
 /// must fit into whole.

@@ -110,6 +110,7 @@ impl Run {
     }
 
     /// With the names of the declared dependencies: an error about a package that is not among them says so.
+    #[must_use]
     pub fn declaring(self, names: impl IntoIterator<Item = String>) -> Self {
         Self { declared: names.into_iter().collect(), ..self }
     }

@@ -53,7 +53,6 @@ pub struct End {
 /// The error of a process that a limit ended; `None` when it ended otherwise. `stderr` is the tail of what it printed.
 pub fn of_end(end: End, stderr: &str, limits: &CallLimits) -> Option<SandboxError> {
     let (code, why) = match end.exit {
-        ExitStatus::Lost => return None,
         ExitStatus::Signal(signal) => match signal_name(signal) {
             Some("SIGXCPU") => (Code::CpuLimit, cpu_words(limits)),
             // A function that handles SIGXCPU gets the signal that cannot be handled a second later.
@@ -72,7 +71,7 @@ pub fn of_end(end: End, stderr: &str, limits: &CallLimits) -> Option<SandboxErro
         },
         // 128 + the signal, as a shell or Node itself tells it.
         ExitStatus::Code(133 | 134) => (Code::MemoryLimit, memory_words(stderr, limits)?),
-        ExitStatus::Code(_) => return None,
+        ExitStatus::Code(_) | ExitStatus::Lost => return None,
     };
     Some(SandboxError::new(code, Phase::Run, format!("{}: {why}", super::outcome::how(end.exit))))
 }

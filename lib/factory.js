@@ -7,7 +7,6 @@ const { bareArray, mapDelete, mapForEach, mapGet, mapHas, mapSet } = require('./
 const { log } = require('./logger.js');
 const { NativeSandboxExecutor, answered, cleanUp, configure, execute, warm } = require('./native-executor.js');
 const { GivenOptions, sandboxFields } = require('./options.js');
-const { ProviderExecutor } = require('./provider-executor.js');
 const { providerOf } = require('./providers.js');
 
 const NAME = 'SandboxExecutorFactory';
@@ -86,6 +85,8 @@ class SandboxExecutorFactory {
   #executor(provider, { teamId, projectId }) {
     let executor = mapGet(this.#executors, provider);
     if (!executor) {
+      // Now, not while importing: it needs `node:crypto`, which does not load where a host has put fields on `Object.prototype`.
+      const { ProviderExecutor } = require('./provider-executor.js');
       executor = new ProviderExecutor(provider, providerOf(provider), this.#options);
       mapSet(this.#executors, provider, executor);
       if (provider === 'vercel') log(NAME, 'info', { teamId, projectId }, 'Vercel sandbox executor created');

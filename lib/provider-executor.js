@@ -23,6 +23,9 @@ const { logName, pool, stopped } = require('./provider-pool.js');
 
 /** Everything of ours in a sandbox is below this folder of its working folder. */
 const FOLDER = '.native-sandbox';
+/** The scripts have one below it for themselves: the worker leaves frames of files in there out of stacks. */
+const SCRIPTS = 'scripts';
+const RUNNER = `${SCRIPTS}/runner.cjs`;
 /** Time for a job to get into a sandbox. */
 const SEND_LIMIT_MS = 10_000;
 /** Time for a run's end to be told after all that it may take, and for a kill. */
@@ -208,7 +211,7 @@ class ProviderExecutor {
     command = (async () =>
       lease.sandbox.run({
         command: 'node',
-        args: [`--max-old-space-size=${details.memoryMb}`, 'runner.cjs', 'run', id],
+        args: [`--max-old-space-size=${details.memoryMb}`, RUNNER, 'run', id],
         cwd: FOLDER,
         env: { NATIVE_SANDBOX_RUNNER: id },
         timeoutMs: Math.min(details.timeoutMs + details.lingerMs + GRACE_MS, TIMER_LIMIT_MS),
@@ -269,8 +272,8 @@ class ProviderExecutor {
     const { runner, worker } = native().providerScripts();
     const { dependencies } = details;
     const files = [
-      { path: `${FOLDER}/runner.cjs`, content: runner },
-      { path: `${FOLDER}/worker.cjs`, content: worker },
+      { path: `${FOLDER}/${RUNNER}`, content: runner },
+      { path: `${FOLDER}/${SCRIPTS}/worker.cjs`, content: worker },
       { path: `${FOLDER}/package.json`, content: JSON.stringify({ private: true, dependencies }) },
     ];
     try {
@@ -333,7 +336,7 @@ async function finish(lease, id, command, end, suspect, lingerMs) {
 
 /** Ends a run whose sandbox others use; where that fails, it ends with the sandbox. */
 function killed(sandbox, id) {
-  const args = ['runner.cjs', 'end', id];
+  const args = [RUNNER, 'end', id];
   return bounded(GRACE_MS, undefined, (signal) =>
     sandbox.run({ command: 'node', args, cwd: FOLDER, env: {}, timeoutMs: GRACE_MS, onOutput() {}, signal })
   ).catch(() => {});

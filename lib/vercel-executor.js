@@ -2,12 +2,10 @@
 
 // `VercelSandboxExecutor`, the original's third class: one per full configuration, over the provider `vercel`.
 
-const { createHash } = require('node:crypto');
 const { callSite } = require('./errors.js');
 const { log } = require('./logger.js');
 const { answered, companions } = require('./native-executor.js');
 const { read, sandboxFields } = require('./options.js');
-const { ProviderExecutor } = require('./provider-executor.js');
 const { providerOf } = require('./providers.js');
 
 const NAME = 'VercelSandboxExecutor';
@@ -43,6 +41,8 @@ class VercelSandboxExecutor {
     } catch (error) {
       this.#problem = error;
     }
+    // Now, not while importing: as in the factory.
+    const { ProviderExecutor } = require('./provider-executor.js');
     this.#executor = new ProviderExecutor('vercel', providerOf('vercel'), options);
     const { teamId, projectId } = this.#config;
     log(NAME, 'info', { teamId, projectId }, 'VercelSandboxExecutor initialized with pooling');
@@ -88,6 +88,7 @@ class VercelSandboxExecutor {
 /** What tells configurations apart; nothing for what is no plain configuration. */
 function digestOf(config) {
   try {
+    const { createHash } = require('node:crypto');
     const sorted = Object.entries(sandboxFields(config)).sort(([a], [b]) => (a < b ? -1 : 1));
     return createHash('sha256').update(JSON.stringify(sorted)).digest('hex');
   } catch {

@@ -1,8 +1,8 @@
 'use strict';
 // Runs in a sandbox elsewhere, beside `worker.cjs`: takes the job of one run from its folder, once, and tells over stdout
-// what the worker tells. Node 20.12 and later; built-ins only.
+// what the worker tells. Jobs are in `runs`, beside the folder of the two scripts. Node 20.12 and later; built-ins only.
 //
-//   node runner.cjs run <id>    runs the job in runs/<id>/job.json
+//   node runner.cjs run <id>    runs the job in ../runs/<id>/job.json
 //   node runner.cjs end <id>    kills whatever that run left
 //
 // The function shares this realm and may change anything in it: what runs after it began is captured here, as in `worker.cjs`.
@@ -45,7 +45,7 @@ const RUN_VARIABLE = 'NATIVE_SANDBOX_RUN';
 const RUNNER_VARIABLE = 'NATIVE_SANDBOX_RUNNER';
 
 const [, , action, id] = self.argv;
-const folder = join(__dirname, 'runs', id);
+const folder = join(__dirname, '..', 'runs', id);
 
 if (action === 'end') endProcesses(true);
 else run();

@@ -16,6 +16,9 @@ const reached =
     value.some(({ gave }) => Array.isArray(gave) && ![...REFUSED, ...more].includes(-gave[at])) &&
     'the process is within reach';
 
+/** That one of several signals was not refused. */
+const wasSent = ({ value }) => Array.isArray(value) && value.some(({ failed }) => failed === undefined);
+
 export default [
   {
     id: 'processes/kill-sibling',
@@ -61,7 +64,8 @@ export default [
     what: 'kills the processes that calls are forked from',
     layer: 'signals',
     attempt: (world, { each }) => each(world.zygotePids, (pid) => process.kill(pid, 'SIGKILL')),
-    escaped: harm('zygote'),
+    // A zygote may also end because it is replaced.
+    escaped: (outcome, stage) => wasSent(outcome) && stage.harm('zygote'),
     needs: ({ rung }) => rung && rung !== 'zygote' && 'there are none on this rung',
   },
   {

@@ -24,6 +24,8 @@ const UNPRIVILEGED = 61_234;
 /** How often a server that an attempt ended is started again. */
 const MAX_RESTARTS = 8;
 const SERVER_LIMIT_MS = 900_000;
+/** How often an attempt that fails outside is tried there. */
+const CONTROL_ROUNDS = 3;
 
 const FORKS = [22, 24].includes(Number.parseInt(process.versions.node, 10));
 const RUNGS = [...(FORKS ? ['zygote'] : []), 'standby', 'spawn'];
@@ -147,9 +149,10 @@ for (const variant of VARIANTS) {
     for (const rung of variant.rungs) {
       await t.test(`on the rung ${rung}`, (t2) => attemptAll(t2, variant, rung, tried));
     }
-    // Once, every attempt that there is is shown to be worth something; else those that were made.
-    const ids = variant.user === undefined && !variant.refused ? ATTEMPTS.map(({ id }) => id) : [...tried];
-    await t.test('outside, every attempt succeeds', (t2) => controlAll(t2, variant, ids));
+    // Once, every attempt that there is is shown to be worth something; in a full run also those that were made, by their user.
+    const isPlain = variant.user === undefined && !variant.refused;
+    const ids = isPlain ? ATTEMPTS.map(({ id }) => id) : FULL ? [...tried] : [];
+    if (ids.length > 0) await t.test('outside, every attempt succeeds', (t2) => controlAll(t2, variant, ids));
   });
 }
 
@@ -184,10 +187,16 @@ async function attemptAll(t, variant, rung, allTried) {
 }
 
 async function controlAll(t, variant, ids) {
-  const { results } = await collect(variant, { ids, refused: variant.refused });
-  const all = [...results.values()];
-  for (const { id, obstacle } of all) if (obstacle) t.diagnostic(`${id} cannot be made here: ${obstacle}`);
-  const failed = all.filter(({ works, obstacle, escaped }) => !works && !escaped && !obstacle);
+  let failed = [];
+  let wanted = ids;
+  // Some are races, and a busy machine may decide one the wrong way: an attempt is worth something if it succeeds at times.
+  for (let round = 0; round < CONTROL_ROUNDS && wanted.length > 0; round++) {
+    const { results } = await collect(variant, { ids: wanted, refused: variant.refused });
+    const all = [...results.values()];
+    for (const { id, obstacle } of all) if (obstacle) t.diagnostic(`${id} cannot be made here: ${obstacle}`);
+    failed = all.filter(({ works, obstacle, escaped }) => !works && !escaped && !obstacle);
+    wanted = failed.map(({ id }) => id);
+  }
   assert.deepEqual(
     failed.map(({ id, told }) => `${id}: ${told}`),
     []

@@ -4,7 +4,7 @@
 pub use unix::{Reaped, own_library, reap, register, wait_until_dead};
 
 #[cfg(target_os = "linux")]
-pub use linux::{landlock_abi, processes, resume_if_stopped, signal_exactly};
+pub use linux::{is_outside, landlock_abi, processes, resume_if_stopped, signal_exactly};
 
 #[cfg(unix)]
 mod unix {
@@ -135,6 +135,11 @@ mod linux {
         {
             signal_exactly(&entry, Signal::CONT);
         }
+    }
+
+    /// Whether this process lives, and in another process group than `group`.
+    pub fn is_outside(entry: &Entry, group: i32) -> bool {
+        read(entry.pid).is_some_and(|now| now.started_ticks == entry.started_ticks && now.group != group)
     }
 
     /// Signals this process, never another that got its number since it was seen.

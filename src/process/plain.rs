@@ -229,6 +229,9 @@ impl Control for PlainTree {
 /// Descendants of a group's leader that left the group, as far as they can be seen.
 struct Outside {
     #[cfg(target_os = "linux")]
+    group: i32,
+    /// All descendants: one that is in the group still may leave it before the group is signalled.
+    #[cfg(target_os = "linux")]
     entries: Vec<native_sandbox_protocol::stat::Entry>,
 }
 
@@ -241,9 +244,7 @@ impl Outside {
         // Below any member: a member whose parent died has lost its way to the leader, not its group.
         let members: Vec<i32> =
             all.iter().filter(|entry| entry.group == group).map(|entry| entry.pid).collect();
-        let mut entries = below(&all, &members);
-        entries.retain(|entry| entry.group != group);
-        Self { entries }
+        Self { group, entries: below(&all, &members) }
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -254,7 +255,9 @@ impl Outside {
     #[cfg(target_os = "linux")]
     fn signal(&self, signal: Signal) {
         for entry in &self.entries {
-            crate::sys::signal_exactly(entry, signal);
+            if crate::sys::is_outside(entry, self.group) {
+                crate::sys::signal_exactly(entry, signal);
+            }
         }
     }
 

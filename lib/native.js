@@ -28,7 +28,7 @@ let toldLevel = 'off';
 function native() {
   if (!adopted) {
     adopted = true;
-    adoptLoggers().then(tellLevel);
+    adopt();
   }
   addonProblem();
   if (failure) {
@@ -37,6 +37,12 @@ function native() {
   }
   tellLevel();
   return addon;
+}
+
+/** By `await`, not by `then`: a host may have replaced that. */
+async function adopt() {
+  await adoptLoggers();
+  tellLevel();
 }
 
 /** Why the addon cannot be loaded, in words for the host's operator; nothing when it can. Loads it. */

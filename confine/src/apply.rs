@@ -305,6 +305,22 @@ unsafe fn filter(steps: &[Instruction]) -> Result<(), c_int> {
     }
 }
 
+/// Sets a limit of this process, the hard one `grace` above it, neither above the hard limit in force; `None` leaves what is in
+/// force. Whether that worked. Allocates nothing.
+pub fn set_limit(resource: libc::__rlimit_resource_t, value: Option<u64>, grace: u64) -> bool {
+    let Some(value) = value else { return true };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a pointer to a local.
+    unsafe {
+        if libc::getrlimit(resource, &raw mut limit) != 0 {
+            return false;
+        }
+        limit.rlim_cur = value.min(limit.rlim_max);
+        limit.rlim_max = value.saturating_add(grace).min(limit.rlim_max);
+        libc::setrlimit(resource, &raw const limit) == 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

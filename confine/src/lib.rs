@@ -14,6 +14,6 @@ mod mounts;
 mod plan;
 
 #[cfg(target_os = "linux")]
-pub use apply::{Failed, apply};
+pub use apply::{Failed, apply, set_limit};
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
 pub use plan::{Domain, Instruction, Plan, Rule, Step};

@@ -8,7 +8,7 @@ use std::{
     ptr,
 };
 
-use native_sandbox_confine::{self as confine, Plan};
+use native_sandbox_confine::{self as confine, Plan, set_limit};
 use native_sandbox_protocol::{Limits, MAX_FDS, MAX_TARGET_FD, Spawn, Step, trial::Trial};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -289,16 +289,13 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    unsafe fn set_limits(&self) -> bool {
+    fn set_limits(&self) -> bool {
         let Limits { open_files, file_size_bytes, cpu_seconds, data_bytes } = self.limits;
-        // SAFETY: setrlimit reads one struct.
-        unsafe {
-            set_limit(libc::RLIMIT_CORE, Some(0), 0)
-                && set_limit(libc::RLIMIT_NOFILE, open_files, 0)
-                && set_limit(libc::RLIMIT_FSIZE, file_size_bytes, 0)
-                && set_limit(libc::RLIMIT_CPU, cpu_seconds, 1)
-                && set_limit(libc::RLIMIT_DATA, data_bytes, 0)
-        }
+        set_limit(libc::RLIMIT_CORE, Some(0), 0)
+            && set_limit(libc::RLIMIT_NOFILE, open_files, 0)
+            && set_limit(libc::RLIMIT_FSIZE, file_size_bytes, 0)
+            && set_limit(libc::RLIMIT_CPU, cpu_seconds, 1)
+            && set_limit(libc::RLIMIT_DATA, data_bytes, 0)
     }
 }
 
@@ -312,21 +309,6 @@ fn step_of(step: confine::Step) -> Step {
         confine::Step::NoNewPrivileges => Step::NoNewPrivileges,
         confine::Step::Landlock => Step::Landlock,
         confine::Step::Seccomp => Step::Seccomp,
-    }
-}
-
-/// Sets a limit, the hard one `grace` above it, neither above the hard limit in force.
-unsafe fn set_limit(resource: libc::__rlimit_resource_t, value: Option<u64>, grace: u64) -> bool {
-    let Some(value) = value else { return true };
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls get a pointer to a local.
-    unsafe {
-        if libc::getrlimit(resource, &raw mut limit) != 0 {
-            return false;
-        }
-        limit.rlim_cur = value.min(limit.rlim_max);
-        limit.rlim_max = value.saturating_add(grace).min(limit.rlim_max);
-        libc::setrlimit(resource, &raw const limit) == 0
     }
 }
 

@@ -1,5 +1,7 @@
 //! Kernel limits of a worker, set by itself right after the fork.
 
+use native_sandbox_confine::set_limit;
+
 use crate::wire::MAX_PAYLOAD_BYTES;
 
 /// Bytes of an encoded set.
@@ -31,26 +33,11 @@ impl Limits {
 
     /// Sets them for this process. Whether that worked: a worker must not run without them.
     pub(crate) fn set(&self) -> bool {
-        set(libc::RLIMIT_NOFILE, self.open_files, 0)
-            && set(libc::RLIMIT_FSIZE, self.file_size_bytes, 0)
+        set_limit(libc::RLIMIT_NOFILE, self.open_files, 0)
+            && set_limit(libc::RLIMIT_FSIZE, self.file_size_bytes, 0)
             // SIGXCPU first, SIGKILL a second later.
-            && set(libc::RLIMIT_CPU, self.cpu_seconds, 1)
-            && set(libc::RLIMIT_DATA, self.data_bytes, 0)
-    }
-}
-
-/// Sets a limit, the hard one `grace` above it, neither above the hard limit in force.
-fn set(resource: libc::__rlimit_resource_t, value: Option<u64>, grace: u64) -> bool {
-    let Some(value) = value else { return true };
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls get a pointer to a local.
-    unsafe {
-        if libc::getrlimit(resource, &raw mut limit) != 0 {
-            return false;
-        }
-        limit.rlim_cur = value.min(limit.rlim_max);
-        limit.rlim_max = value.saturating_add(grace).min(limit.rlim_max);
-        libc::setrlimit(resource, &raw const limit) == 0
+            && set_limit(libc::RLIMIT_CPU, self.cpu_seconds, 1)
+            && set_limit(libc::RLIMIT_DATA, self.data_bytes, 0)
     }
 }
 

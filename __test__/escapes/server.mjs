@@ -105,15 +105,19 @@ async function perform(stage, attempt) {
   }
 }
 
-async function makeControls(stage, attempts) {
+/** The attempts that can be made here, one after the other; says of the others why not. */
+function* possible(attempts) {
   const known = facts();
   for (const attempt of attempts) {
-    const { id } = attempt;
     const why = obstacle(attempt, known);
-    if (why) {
-      say({ id, obstacle: why });
-      continue;
-    }
+    if (why) say({ id: attempt.id, obstacle: why });
+    else yield attempt;
+  }
+}
+
+async function makeControls(stage, attempts) {
+  for (const attempt of possible(attempts)) {
+    const { id } = attempt;
     say({ begin: id });
     const began = performance.now();
     let outcome;
@@ -151,14 +155,8 @@ function promised({ from, layer }, { tier, layers = [] }) {
 }
 
 async function makeAttempts(stage, attempts, report) {
-  const known = facts();
-  for (const attempt of attempts) {
+  for (const attempt of possible(attempts)) {
     const { id } = attempt;
-    const why = obstacle(attempt, known);
-    if (why) {
-      say({ id, obstacle: why });
-      continue;
-    }
     if (!promised(attempt, report)) {
       say({ id, unpromised: true });
       continue;

@@ -1,5 +1,7 @@
 // Install scripts: they may build what is in the folder that is being made, and nothing else.
 
+import { readLocalSocket } from './sockets.mjs';
+
 const from = 'confined';
 const layer = 'files';
 
@@ -83,17 +85,6 @@ export default [
     id: 'install/socket',
     what: 'talks to a daemon of the machine',
     layer: 'systemCalls',
-    script: (world) =>
-      new Promise((done, fail) => {
-        let text = '';
-        require('node:net')
-          .connect(world.socketPath)
-          .setEncoding('utf8')
-          .on('data', (more) => {
-            text += more;
-          })
-          .on('end', () => done(text))
-          .on('error', fail);
-      }),
+    script: readLocalSocket,
   },
 ].map((one) => ({ from, layer, ...one }));

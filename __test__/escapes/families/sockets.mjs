@@ -2,23 +2,26 @@
 
 const from = 'confined';
 
+/** Reads what the listener at the path says; needs nothing but its argument, as it runs elsewhere by its text. */
+export const readLocalSocket = (world) =>
+  new Promise((done, fail) => {
+    let text = '';
+    require('node:net')
+      .connect(world.socketPath)
+      .setEncoding('utf8')
+      .on('data', (more) => {
+        text += more;
+      })
+      .on('end', () => done(text))
+      .on('error', fail);
+  });
+
 export default [
   {
     id: 'sockets/by-path',
     what: 'talks to a daemon such as Docker by the path of its socket',
     layer: 'systemCalls',
-    attempt: (world) =>
-      new Promise((done, fail) => {
-        let text = '';
-        require('node:net')
-          .connect(world.socketPath)
-          .setEncoding('utf8')
-          .on('data', (more) => {
-            text += more;
-          })
-          .on('end', () => done(text))
-          .on('error', fail);
-      }),
+    attempt: readLocalSocket,
   },
   {
     id: 'sockets/by-abstract-name',

@@ -85,7 +85,9 @@ function sharedCases(node) {
 
 function runCases(node, folder, report) {
   try {
-    sh(node, [join(folder, 'run.mjs'), join(ROOT, 'index.js'), join(folder, 'shared.mjs'), '--report', report]);
+    sh(node, [join(folder, 'run.mjs'), join(ROOT, 'index.js'), join(folder, 'shared.mjs'), '--report', report], {
+      env: WITHOUT_NPM,
+    });
   } catch (error) {
     // Failing cases end it with 1 too; without a report it broke.
     if (!existsSync(report)) throw error;

@@ -15,7 +15,6 @@ function withToken(scratch) {
   if (!process.env.NODE_AUTH_TOKEN) return [];
   const file = join(scratch, 'npmrc');
   const { host, pathname } = new URL(output('npm', ['config', 'get', 'registry']).trim());
-  // biome-ignore lint/suspicious/noTemplateCurlyInString: npm reads it
   writeFileSync(file, `//${host}${pathname}:_authToken=\${NODE_AUTH_TOKEN}\n`);
   return ['--userconfig', file];
 }

@@ -95,6 +95,6 @@ else {
     `publish /archives/${name}.tgz --provenance --access public${settings && ` ${settings}`}\n`;
   assert.equal(run(undefined), line('played-linux') + line('played'));
   // The token itself is in no file.
-  const settings = '//127.0.0.1:9/a/:_authToken=${NODE_AUTH_TOKEN}';
+  const settings = `//127.0.0.1:9/a/:_authToken=\${NODE_AUTH_TOKEN}`;
   assert.equal(run('a-token'), line('played-linux', settings) + line('played', settings));
 });

@@ -49,12 +49,18 @@ function platformFolders(stage) {
   return PLATFORMS.map((platform) => ({ platform, folder: join(stage, 'npm', platform) }));
 }
 
+/** What debuggers read is nine tenths of a debug build. By the tool that every linker on Linux comes with. */
+function withoutDebugInfo(file) {
+  if (process.platform === 'linux') output('strip', ['--strip-debug', file]);
+}
+
 /** @returns {boolean} whether the platform's files were all there */
-function fillPlatform({ platform, folder }, binaries) {
+function fillPlatform({ platform, folder }, binaries, debug) {
   const files = binariesOf(platform);
   if (!files.every(({ name }) => existsSync(join(binaries, name)))) return false;
   for (const { name, mode } of files) {
     copyFileSync(join(binaries, name), join(folder, name));
+    if (debug) withoutDebugInfo(join(folder, name));
     chmodSync(join(folder, name), mode);
   }
   copyFileSync(join(ROOT, 'LICENSE'), join(folder, 'LICENSE'));
@@ -89,23 +95,27 @@ function pack(folder, out) {
 }
 
 /**
- * @param {{ out: string, binaries?: string, all?: boolean }} where `out` is made if it is not there
- * @returns packages with `name`, `version`, `archive`, `manifest`, `files`, and `size` and `unpackedSize` in bytes; the main
- *   package is the last
+ * @param {{ out: string, binaries?: string, all?: boolean, debug?: boolean }} where `out` is made if it is not there; `debug`
+ *   says that the binaries are no release's: they are packed smaller than they are
+ * @returns packages with `name`, `version`, `archive`, `manifest`, `files`, `debug`, and `size` and `unpackedSize` in bytes; the
+ *   main package is the last
  * @throws {StepFailed} where files are missing
  */
-export function makePackages({ out, binaries = ROOT, all = false }) {
+export function makePackages({ out, binaries = ROOT, all = false, debug = false }) {
   if (!existsSync(join(ROOT, 'binding.cjs'))) throw new StepFailed('there is no binding.cjs: npm run build makes it');
   mkdirSync(out, { recursive: true });
   const stage = mkdtempSync(join(tmpdir(), 'nse-packages-'));
   try {
     const platforms = platformFolders(stage);
-    const filled = platforms.filter((one) => fillPlatform(one, binaries));
+    const filled = platforms.filter((one) => fillPlatform(one, binaries, debug));
     const missing = platforms.filter((one) => !filled.includes(one)).map(({ platform }) => platform);
     if (filled.length === 0 || (all && missing.length > 0)) {
       throw new StepFailed(`there are no binaries for ${missing.join(', ')} in ${binaries}`);
     }
-    const made = [...filled.map(({ folder }) => folder), mainFolder(stage)].map((folder) => pack(folder, out));
+    const made = [...filled.map(({ folder }) => folder), mainFolder(stage)].map((folder) => ({
+      ...pack(folder, out),
+      debug,
+    }));
     writeJson(join(out, LIST), made);
     return made;
   } finally {

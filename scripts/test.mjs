@@ -155,7 +155,7 @@ const steps = [
   ],
   ['install the published original and the test runners, once', installSuites],
   ['the published original beside this package', () => nodeTests((name) => folderOf(name) === 'published')],
-  ['make the packages that a release publishes', () => makePackages({ out: packages })],
+  ['make the packages that a release publishes', () => makePackages({ out: packages, debug: true })],
   [
     'the packages: contents, linters, installation, documents, examples',
     () => nodeTests((name) => folderOf(name) === 'packages'),

@@ -43,7 +43,7 @@ test('CI runs what .ci/run runs', () => {
 });
 
 test('a release builds every platform, tests each, and publishes after that', () => {
-  const built = [...release.matchAll(/- \{ platform: ([\w-]+), target: ([\w-]+), runner: /g)];
+  const built = [...release.matchAll(/- platform: ([\w-]+)\n +target: ([\w-]+)\n/g)];
   assert.deepEqual(
     built.map(([, platform]) => platform),
     PLATFORMS

@@ -76,11 +76,15 @@ async function example(name) {
 }
 
 test('every example is run by a suite', () => {
-  const folders = readdirSync(EXAMPLES, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  const names = readdirSync(EXAMPLES);
+  const files = names.filter((name) => name.endsWith('.mjs'));
   assert.deepEqual(
-    folders.map(({ name }) => name),
+    names.filter((name) => !files.includes(name)),
     ['jest', 'server', 'vitest']
   );
+  const suites = readdirSync(join(ROOT, '__test__'), { recursive: true }).filter((name) => name.endsWith('.test.mjs'));
+  const texts = suites.map((name) => readFileSync(join(ROOT, '__test__', name), 'utf8')).join('\n');
+  for (const name of files) assert.ok(texts.includes(`examples/${name}`), `examples/${name}`);
 });
 
 for (const name of ['vitest', 'jest']) {

@@ -1,6 +1,7 @@
 // The workflows: what a linter says of them, that they know every platform, and in which order they publish.
 
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { chmodSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { delimiter, join } from 'node:path';
@@ -36,6 +37,12 @@ test('the linter has nothing to say', async () => {
     'wrong.yml'
   );
   assert.ok(wrong.filter((one) => !isKnownRunner(one)).length >= 2, 'it finds what is wrong');
+});
+
+test('the script of the images is one', { skip: process.platform === 'win32' }, () => {
+  const { status, stderr } = spawnSync('sh', ['-n', join(ROOT, '.github', 'build-in-image.sh')], { encoding: 'utf8' });
+  assert.deepEqual([status, stderr], [0, '']);
+  assert.match(release, /sh \.github\/build-in-image\.sh/);
 });
 
 test('CI runs what .ci/run runs', () => {

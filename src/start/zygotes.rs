@@ -188,7 +188,13 @@ impl Zygotes {
 
     /// A worker of the tree's zygote, or of the base while there is none. With `wait`, zygotes that boot are waited for.
     pub(super) async fn start(&self, spec: &WorkerSpec, wait: bool) -> Result<Worker, NoZygote> {
-        let base = self.settled(wait, || self.base(spec)).await?;
+        let base = match self.settled(wait, || self.base(spec)).await {
+            Err(NoZygote::NotYet) if spec.has_dependencies => {
+                self.load_after_boot(spec.clone());
+                return Err(NoZygote::NotYet);
+            }
+            found => found?,
+        };
         base.touch();
         let worker = if spec.has_dependencies {
             match self.settled(wait, || self.dependent(spec, &base)).await {
@@ -204,6 +210,17 @@ impl Zygotes {
             base.stock.take().await
         };
         worker.map_err(|error| NoZygote::Refused(error.reason))
+    }
+
+    /// Has the tree's zygote made as soon as the base is there, so that the next call finds it.
+    fn load_after_boot(&self, spec: WorkerSpec) {
+        let zygotes = Weak::clone(&self.own);
+        tokio::spawn(async move {
+            let Some(zygotes) = zygotes.upgrade() else { return };
+            if let Ok(base) = zygotes.settled(true, || zygotes.base(&spec)).await {
+                zygotes.dependent(&spec, &base);
+            }
+        });
     }
 
     /// What a look gives, after the boot if that is to be waited for.

@@ -61,9 +61,11 @@ impl ProcessStarter {
     }
 
     /// Ends an idle launcher.
-    pub async fn shutdown(&self) {
+    pub async fn shutdown(&self) -> bool {
         #[cfg(target_os = "linux")]
-        self.launcher.shutdown().await;
+        return self.launcher.shutdown().await;
+        #[cfg(not(target_os = "linux"))]
+        true
     }
 
     async fn start(&self, command: Command) -> Result<Started, SpawnError> {

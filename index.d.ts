@@ -405,7 +405,7 @@ export class SandboxExecutorFactory {
   static getForSession(sessionId: string): SandboxExecutorFactory;
 
   /** Cleans up and forgets the factory of a session. Does nothing for an unknown one. */
-  static cleanupSession(sessionId: string): Promise<void>;
+  static cleanupSession(sessionId: string, options?: CleanupOptions): Promise<void>;
 
   /**
    * Runs a function tool.

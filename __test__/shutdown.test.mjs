@@ -1,7 +1,8 @@
 // The end in good order: cleanups with a deadline, `shutdown()`, and processes that get signals.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -35,9 +36,7 @@ after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
 /** Runs until the marker is no process's any more; `body` runs after it has shown itself. */
 const SHOWN = (body) => `async ({ marker }) => { process.title = marker; ${body} }`;
 /** Goes on until it is told to end, by a file of its own folder. */
-const STUBBORN = SHOWN(
-  `process.on('SIGTERM', () => {}); setInterval(() => {}, 1000); await new Promise(() => {});`
-);
+const STUBBORN = SHOWN(`process.on('SIGTERM', () => {}); setInterval(() => {}, 1000); await new Promise(() => {});`);
 const SOON = SHOWN(`await new Promise((done) => setTimeout(done, 400)); return 'done';`);
 
 for (const [place, sandbox] of [
@@ -152,24 +151,31 @@ describe('signals', LIMIT, () => {
 
   for (const signal of ['SIGTERM', 'SIGINT']) {
     test(`${signal}: calls finish, then the process ends by it`, async () => {
-      const { said, signal: by, code, err } = await signalled(
-        RUNNING(FINISHES, `rest.gracefulShutdown({ deadlineMs: ${AMPLE_MS} });`),
-        [signal]
-      );
+      const {
+        said,
+        signal: by,
+        code,
+        err,
+      } = await signalled(RUNNING(FINISHES, `rest.gracefulShutdown({ deadlineMs: ${AMPLE_MS} });`), [signal]);
       assert.deepEqual([by, code], [signal, null], err);
       assert.deepEqual(said, ['up', ['value', 'whole']]);
     });
   }
 
   test('calls that do not finish are ended at the deadline', async () => {
-    const { said, signal } = await signalled(RUNNING(NEVER, 'rest.gracefulShutdown({ deadlineMs: 300 });'), ['SIGTERM']);
+    const { said, signal } = await signalled(RUNNING(NEVER, 'rest.gracefulShutdown({ deadlineMs: 300 });'), [
+      'SIGTERM',
+    ]);
     assert.equal(signal, 'SIGTERM');
     assert.deepEqual(said, ['up', ['code', 'CLEANED_UP']]);
   });
 
   test('a second signal ends it at once', async () => {
     const { signal, said } = await signalled(
-      RUNNING(NEVER, `rest.gracefulShutdown({ deadlineMs: ${AMPLE_MS}, before: () => process.kill(process.pid, 'SIGTERM') });`),
+      RUNNING(
+        NEVER,
+        `rest.gracefulShutdown({ deadlineMs: ${AMPLE_MS}, before: () => process.kill(process.pid, 'SIGTERM') });`
+      ),
       ['SIGTERM']
     );
     assert.equal(signal, 'SIGTERM');
@@ -193,6 +199,20 @@ describe('signals', LIMIT, () => {
     assert.equal(signal, 'SIGTERM');
     assert.deepEqual(said, ['up']);
     assert.ok(family.length > 0);
+  });
+
+  const unshare = spawnSync('unshare', ['--pid', '--fork', '--kill-child', 'true']).status === 0;
+  test('the first process of a container ends, too', { skip: !unshare && 'needs PID namespaces' }, async () => {
+    const script = `const { gracefulShutdown } = require(${JSON.stringify(join(ROOT, 'index.js'))});
+      gracefulShutdown(); setInterval(() => {}, 1000); console.log(process.pid);`;
+    const child = spawn('unshare', ['--pid', '--fork', '--kill-child', process.execPath, '-e', script], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const ended = new Promise((done) => child.on('exit', (code, signal) => done([code, signal])));
+    const [said] = await once(child.stdout, 'data');
+    assert.equal(String(said), '1\n');
+    process.kill(below(child.pid)[0], 'SIGTERM');
+    assert.deepEqual(await ended, [128 + 15, null]);
   });
 
   test('the example: a server that is told to end answers what it has taken', async () => {

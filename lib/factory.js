@@ -38,11 +38,11 @@ class SandboxExecutorFactory {
     return mapGet(sessions, sessionId);
   }
 
-  static async cleanupSession(sessionId) {
+  static async cleanupSession(sessionId, options) {
     const factory = mapGet(SandboxExecutorFactory.#sessions, sessionId);
     // Forgotten first: whoever asks for the session from now on gets a fresh factory, not one that is going away.
     mapDelete(SandboxExecutorFactory.#sessions, sessionId);
-    await factory?.cleanup();
+    await factory?.cleanup(options);
   }
 
   constructor(options) {

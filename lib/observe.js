@@ -21,9 +21,8 @@ let nextCallId = 1;
  */
 function observe(provider, toolId) {
   const isHeard = channels.isCallHeard();
-  const text = textOf(toolId);
-  const spans = spansOf(text, provider);
-  return isHeard || spans ? new CallObserver(provider, text, isHeard, spans) : undefined;
+  const spans = spansOf(toolId, provider);
+  return isHeard || spans ? new CallObserver(provider, textOf(toolId), isHeard, spans) : undefined;
 }
 
 class CallObserver {

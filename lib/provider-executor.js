@@ -215,9 +215,9 @@ class ProviderExecutor {
   /** Starts the run and waits until exactly one thing settles it; what comes after that is the background's. */
   #supervised(entry, lease, id, nonce, plan, details) {
     entry.started = true;
-    entry.record.mark('run');
     const run = new (native().ProviderRun)(nonce, plan);
     entry.record.run = run;
+    entry.record.mark('run');
     const { promise, resolve, reject } = Promise.withResolvers?.() ?? withResolvers();
     const end = new AbortController();
     let settled = false;

@@ -3,6 +3,7 @@
 // The end of the process in good order: no new calls, those that were taken go on until a deadline. Signals are the host's; this
 // helps with them where it is asked to.
 
+const { constants } = require('node:os');
 const { TIMER_LIMIT_MS, bounded } = require('./bounded.js');
 const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
 const { isFiniteNumber } = require('./intrinsics.js');
@@ -11,6 +12,8 @@ const { loaded } = require('./native.js');
 const { kindOf } = require('./options.js');
 
 const DEFAULT_DEADLINE_MS = 10_000;
+/** Exit code of who ends in place of a signal, as shells have it: this and the signal's number. */
+const SIGNAL_EXIT_CODE_BASE = 128;
 const DEFAULT_SIGNALS = ['SIGTERM', 'SIGINT'];
 
 /** Whether this thread takes no more calls. */
@@ -76,13 +79,16 @@ async function end(signal, deadlineMs, before) {
   await shutdown({ deadlineMs: Math.max(until - performance.now(), 0) });
   log(CORE_NAME, 'info', { signal }, 'Shut down');
   // Somebody else who listens ends the process himself. Else it ends as it would have without us: by the signal.
-  if (process.listenerCount(signal) === 0) process.kill(process.pid, signal);
+  if (process.listenerCount(signal) > 0) return;
+  process.kill(process.pid, signal);
+  // The kernel spares the first process of a container what it has no handler for.
+  process.exit(SIGNAL_EXIT_CODE_BASE + constants.signals[signal]);
 }
 
 function checked(options = {}) {
   const deadlineMs = deadlineOf('gracefulShutdown()', options) ?? DEFAULT_DEADLINE_MS;
   const { signals = DEFAULT_SIGNALS, before } = options;
-  if (!Array.isArray(signals) || !signals.every((signal) => /^SIG[A-Z0-9]+$/.test(signal))) {
+  if (!Array.isArray(signals) || !signals.every((signal) => Object.hasOwn(constants.signals, signal))) {
     throw invalidConfig('gracefulShutdown(): signals must be an array of names of signals');
   }
   if (before !== undefined && typeof before !== 'function') {

@@ -4,6 +4,7 @@
 // provider there, and then without being asked for. Names and attributes stand in `docs/OPERATING.md`.
 
 const { version } = require('../package.json');
+const { textOf } = require('./errors.js');
 const { orUndefined } = require('./intrinsics.js');
 const { CORE_NAME } = require('./logger.js');
 
@@ -26,7 +27,7 @@ function tracer() {
 
 /**
  * The spans of a call that begins now, as a child of what is active in the caller; nothing where nobody records it.
- * @param {string} toolId
+ * @param {unknown} toolId
  * @param {string} provider
  */
 function spansOf(toolId, provider) {
@@ -34,7 +35,7 @@ function spansOf(toolId, provider) {
   return orUndefined(() => {
     const found = tracer();
     if (!found) return undefined;
-    const spans = new CallSpans(found, toolId, provider);
+    const spans = new CallSpans(found, textOf(toolId), provider);
     return spans.isRecording() ? spans : undefined;
   });
 }

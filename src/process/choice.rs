@@ -60,7 +60,7 @@ impl ProcessStarter {
         if cfg!(target_os = "linux") { self.refusal.get().map(String::as_str) } else { Some("needs Linux") }
     }
 
-    /// Ends an idle launcher.
+    /// Ends an idle launcher; whether there is none any more.
     pub async fn shutdown(&self) -> bool {
         #[cfg(target_os = "linux")]
         return self.launcher.shutdown().await;

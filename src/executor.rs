@@ -568,7 +568,7 @@ impl Inner {
         let Ok(setup) = &self.setup else { return };
         match setup.begin(request, place, args_json, state).await {
             Err(error) => {
-                setup.host.counters().spent(&state.story.over(None, error.code.into()));
+                setup.host.counters().spent(&state.story.over(None, Some(error.code)));
                 let _ = settle.send(Err(error));
             }
             Ok((worker, running)) => setup.finish(request, worker, running, state, settle).await,
@@ -772,7 +772,7 @@ impl Setup {
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
         let report =
             supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output, aside).await;
-        self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure.into()));
+        self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure));
         self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
         drop(run); // removed in the background
@@ -854,7 +854,7 @@ impl Story {
     }
 
     /// The call holds nothing any more: tells its usage, to who wants it, and gives how long its steps took.
-    fn over(&self, run: Option<(Rung, &RunReport)>, end: Reason) -> Spent {
+    fn over(&self, run: Option<(Rung, &RunReport)>, failure: Option<Code>) -> Spent {
         let mut marks = self.timeline.marks();
         // The answer may not have got where that is noted.
         let settled = match (run, marks.iter().find(|mark| mark.step == Step::Run)) {
@@ -867,7 +867,7 @@ impl Story {
             spans.push((Step::Settled, self.began.elapsed().saturating_sub(settled)));
         }
         if let Some(events) = self.events.as_ref().filter(|_| self.wants_usage) {
-            let usage = usage(run, &end, self.began.elapsed(), &spans);
+            let usage = usage(run, failure, self.began.elapsed(), &spans);
             events.event(EventKind::Usage, usage.to_string());
         }
         Spent {
@@ -876,21 +876,6 @@ impl Story {
             cpu_us: run.map_or(0, |(_, report)| report.cpu_us),
             output_bytes: run.map_or(0, |(_, report)| report.bytes),
         }
-    }
-}
-
-/// How a call ended.
-struct Reason(Option<Code>);
-
-impl From<Code> for Reason {
-    fn from(code: Code) -> Self {
-        Self(Some(code))
-    }
-}
-
-impl From<Option<Code>> for Reason {
-    fn from(code: Option<Code>) -> Self {
-        Self(code)
     }
 }
 
@@ -941,7 +926,7 @@ fn verdict(report: &RunReport) -> Verdict {
 /// `CallUsage` of `index.d.ts`.
 fn usage(
     run: Option<(Rung, &RunReport)>,
-    Reason(failure): &Reason,
+    failure: Option<Code>,
     duration: Duration,
     spans: &[(Step, Duration)],
 ) -> Value {

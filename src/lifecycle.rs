@@ -45,7 +45,9 @@ pub fn tell(event: impl FnOnce() -> Value) {
     }
     let json = event().to_string();
     let told: Vec<_> = watchers().iter().map(|(_, watcher)| Arc::clone(watcher)).collect();
-    told.iter().for_each(|watcher| watcher.event(json.clone()));
+    for watcher in told {
+        watcher.event(json.clone());
+    }
 }
 
 fn watchers() -> std::sync::MutexGuard<'static, Vec<(WatcherId, Arc<dyn Watcher>)>> {

@@ -896,6 +896,7 @@ mod tests {
             lingered: false,
             stdout_tail: "a値".to_owned(),
             stderr_tail: "b".to_owned(),
+            settled: Duration::ZERO,
             duration: Duration::ZERO,
         };
         assert_eq!(report, expected);
@@ -1073,10 +1074,14 @@ mod tests {
             fake.canceller.cancel(CancelReason::Aborted);
             let (error, at) = fake.error().await;
             assert_eq!((error.code, error.phase, at), (code, Phase::Run, ms(5)));
-            assert_eq!(fake.act().await, (Act::Terminate, ms(5)));
-            assert_eq!(fake.act().await, (Act::Kill, ms(3005)));
+            if reason == CancelReason::Aborted {
+                assert_eq!(fake.act().await, (Act::Terminate, ms(5)));
+                assert_eq!(fake.act().await, (Act::Kill, ms(3005)));
+            } else {
+                assert_eq!(fake.act().await, (Act::Kill, ms(5)), "a cleanup has waited already");
+            }
             fake.gone();
-            fake.report().await;
+            assert_eq!(fake.report().await.settled, ms(5));
         }
     }
 
@@ -1085,7 +1090,7 @@ mod tests {
         let mut fake = start(LIMITS);
         fake.returned("1").await;
         fake.outcome().await.unwrap();
-        fake.canceller.cancel(CancelReason::CleanedUp);
+        fake.canceller.cancel(CancelReason::Aborted);
         assert_eq!(fake.act().await, (Act::Terminate, Duration::ZERO));
         fake.exit(ExitStatus::Signal(15), false);
         assert_eq!(fake.act().await.0, Act::Kill);

@@ -289,7 +289,7 @@ function eventHandler(onLogs, onUsage, observer) {
 let providerCounts = () => ({ sandboxes: 0, retired: 0, creating: 0, waiting: 0, leases: 0 });
 
 /** The pool tells once there is one. */
-function countProviders(counts) {
+function setProviderCounts(counts) {
   providerCounts = counts;
 }
 
@@ -359,7 +359,7 @@ exports.answered = answered;
 exports.cleanUp = cleanUp;
 exports.companions = companions;
 exports.configure = configure;
-exports.countProviders = countProviders;
+exports.setProviderCounts = setProviderCounts;
 exports.execute = execute;
 exports.isolationReport = isolationReport;
 exports.parseResult = parseResult;

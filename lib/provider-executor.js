@@ -20,7 +20,7 @@ const {
   toolIdText,
 } = require('./options.js');
 const { logName, pool, stopped } = require('./provider-pool.js');
-const { assertOpen, isBusy, shuttingDown } = require('./shutdown.js');
+const { assertOpen, shuttingDown, track } = require('./shutdown.js');
 
 /** Everything of ours in a sandbox is below this folder of its working folder. */
 const FOLDER = '.native-sandbox';
@@ -96,10 +96,10 @@ class ProviderExecutor {
       () => entry.background
     );
     this.#calls.add(entry);
-    const isOver = isBusy(this);
+    const untrack = track(this);
     entry.over.then(() => {
       this.#calls.delete(entry);
-      if (this.#calls.size === 0) isOver();
+      if (this.#calls.size === 0) untrack();
       if (!onUsage && !observer) return;
       const usage = record.usage();
       observer?.use(usage);

@@ -7,8 +7,8 @@ const { tellSandbox } = require('./channels.js');
 const { SandboxError } = require('./errors.js');
 const { log, quietly } = require('./logger.js');
 const { native } = require('./native.js');
-const { countProviders } = require('./native-executor.js');
-const { poolIsDrainedBy } = require('./shutdown.js');
+const { setProviderCounts } = require('./native-executor.js');
+const { setPoolDrain } = require('./shutdown.js');
 
 /** A sandbox that is to be stopped and does not answer is left to its own end after this. */
 const STOP_LIMIT_MS = 20_000;
@@ -191,8 +191,8 @@ let shared;
 function pool() {
   if (!shared) {
     shared = new ProviderPool();
-    poolIsDrainedBy(() => shared.drain());
-    countProviders(() => {
+    setPoolDrain(() => shared.drain());
+    setProviderCounts(() => {
       const { ready, ...others } = shared.counts();
       return { sandboxes: ready, ...others };
     });

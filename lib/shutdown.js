@@ -8,7 +8,7 @@ const { TIMER_LIMIT_MS, bounded } = require('./bounded.js');
 const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
 const { isFiniteNumber } = require('./intrinsics.js');
 const { CORE_NAME, log } = require('./logger.js');
-const { loaded } = require('./native.js');
+const { addonProblem, loaded } = require('./native.js');
 const { kindOf } = require('./options.js');
 
 const DEFAULT_DEADLINE_MS = 10_000;
@@ -40,6 +40,8 @@ async function shutdown(options) {
   const deadlineMs = deadlineOf('shutdown()', options) ?? DEFAULT_DEADLINE_MS;
   closed = true;
   const others = [...busy].map((executor) => executor.cleanup(deadlineMs));
+  // Other threads may have used it where this one has not.
+  addonProblem();
   await Promise.all([loaded()?.shutdown(deadlineMs), ...others]);
   await drainPool();
 }
@@ -111,20 +113,21 @@ function deadlineOf(what, options) {
   return Math.min(deadlineMs, TIMER_LIMIT_MS);
 }
 
-/** Tells of an executor that has calls, and what to call when it has none any more. */
-function isBusy(executor) {
+/** An executor has calls; gives what to call when it has none any more. */
+function track(executor) {
   busy.add(executor);
   return () => busy.delete(executor);
 }
 
-function poolIsDrainedBy(act) {
+/** There is a pool of providers' sandboxes from now on. */
+function setPoolDrain(act) {
   drainPool = act;
 }
 
 exports.assertOpen = assertOpen;
 exports.deadlineOf = deadlineOf;
 exports.gracefulShutdown = gracefulShutdown;
-exports.isBusy = isBusy;
-exports.poolIsDrainedBy = poolIsDrainedBy;
+exports.setPoolDrain = setPoolDrain;
 exports.shutdown = shutdown;
 exports.shuttingDown = shuttingDown;
+exports.track = track;

@@ -108,7 +108,7 @@ class CallSpans {
       [`${OWN}.max_rss_bytes`]: maxRssBytes,
       [`${OWN}.output_bytes`]: outputBytes,
     };
-    for (const [name, value] of Object.entries(facts)) if (value !== undefined) span.setAttribute(name, value);
+    for (const [name, value] of Object.entries(facts)) if (value != null) span.setAttribute(name, value);
     span.end(this.#at(atMs));
   }
 

@@ -131,7 +131,7 @@ export interface CallPhases {
 export interface CallExit {
   /** `'completed'` when it resolved, else the code of its {@link SandboxError}. */
   reason: 'completed' | SandboxErrorCode;
-  /** Exit code of its process, if it exited. A worker that has answered is ended by 0. */
+  /** Exit code of its process, if it exited. A worker that has answered ends with 0. */
   code?: number;
   /** The signal that ended its process, if one did: one of ours too. */
   signal?: string | null;

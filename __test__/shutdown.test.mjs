@@ -78,6 +78,26 @@ for (const [place, sandbox] of [
   });
 }
 
+test('executors by themselves have it too; a session’s factory takes it on', LIMIT, async () => {
+  const { NativeSandboxExecutor, SandboxExecutorFactory: Factory } = surface();
+  const native = new NativeSandboxExecutor();
+  const marker = newMarker();
+  const ended = rejection(native.executeFunctionTool('t', { marker }, tool(STUBBORN)));
+  await appears(marker);
+  const over = native.cleanup({ deadlineMs: 200 });
+  assert.equal((await rejection(native.executeFunctionTool('t', {}, tool('() => 1')))).code, 'SHUTTING_DOWN');
+  assert.equal((await rejection(native.warm([{}]))).code, 'SHUTTING_DOWN');
+  await over;
+  assert.equal((await ended).code, 'CLEANED_UP');
+  assert.equal(await native.executeFunctionTool('t', {}, tool('() => 1')), 1);
+  await native.cleanup();
+  const inSession = rejection(Factory.getForSession('s').executeFunctionTool('t', { marker }, tool(STUBBORN)));
+  await appears(marker);
+  await Factory.cleanupSession('s', { deadlineMs: 100 });
+  assert.equal((await inSession).code, 'CLEANED_UP');
+  await gone(marker);
+});
+
 test('a deadline is a number from 0 on', async () => {
   const { SandboxExecutorFactory: Factory, gracefulShutdown, shutdown } = surface();
   for (const deadlineMs of [-1, Number.NaN, Infinity, '5', {}]) {

@@ -648,6 +648,8 @@ export interface ExecutorMetrics {
     stocks: number;
     ready: number;
   };
+  /** What is wrong with the options, when they are bad. */
+  error?: string;
   /** Sandboxes of the providers of this thread. Gauges. */
   providers: { sandboxes: number; retired: number; creating: number; waiting: number; leases: number };
   /** Of calls of the provider `native`. Absent when the options are bad. */

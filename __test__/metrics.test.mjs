@@ -37,7 +37,7 @@ test('every area that is typed is there, and every area that is there is typed o
   const metrics = native.getMetrics();
   const areas = typed('ExecutorMetrics');
   assert.ok(areas.length > 12, areas.join());
-  for (const area of areas) assert.ok(Object.hasOwn(metrics, area), `${area} is missing`);
+  for (const area of areas) assert.ok(Object.hasOwn(metrics, area) || area === 'error', `${area} is missing`);
   const open = Object.keys(metrics).filter((area) => !areas.includes(area));
   assert.deepEqual(open, ['settings']);
 });
@@ -127,6 +127,13 @@ test('the page for Prometheus has them, as it reads them', async () => {
     assert.ok(count >= last, `${bound} ms`);
     last = count;
   }
+});
+
+test('bad options have no figures but the providers’, and say why', () => {
+  const { error, providers, ...others } = new (surface().NativeSandboxExecutor)({ memoryMb: 1 }).getMetrics();
+  assert.match(error, /memoryMb/);
+  assert.deepEqual([providers.leases, others], [0, {}]);
+  assert.throws(() => prometheusText({ error }), /memoryMb/);
 });
 
 test('the example serves it', async () => {

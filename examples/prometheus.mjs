@@ -13,6 +13,7 @@ const STEPS = ['call', 'queue', 'install', 'start', 'run'];
 
 /** What `getMetrics()` gave, as the text that Prometheus reads. */
 export function prometheusText(metrics) {
+  if (metrics.error) throw new Error(metrics.error);
   const { calls, queue, pool, zygotes, standby, providers, store, counters, durations, isolation, rung } = metrics;
   const page = new Page();
   page.family('calls', 'gauge', 'Calls that run or wait.', samples('state', calls));
@@ -92,8 +93,14 @@ function byClass(queue, figure) {
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const server = createServer((request, response) => {
     if (request.url !== '/metrics') return response.writeHead(404).end();
-    response.setHeader('content-type', 'text/plain; version=0.0.4; charset=utf-8');
-    return response.end(prometheusText(NativeSandboxExecutor.getInstance().getMetrics()));
+    try {
+      const page = prometheusText(NativeSandboxExecutor.getInstance().getMetrics());
+      response.setHeader('content-type', 'text/plain; version=0.0.4; charset=utf-8');
+      return response.end(page);
+    } catch (error) {
+      // No addon, or options that are none: calls say the same.
+      return response.writeHead(500).end(`${error.message}\n`);
+    }
   });
   server.listen(process.env.PORT ?? 9464, () => process.stdout.write(`port ${server.address().port}\n`));
 }

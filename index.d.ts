@@ -154,7 +154,8 @@ export interface CallOptions {
   onLogs?(chunk: LogChunk): void;
   /**
    * Called once when the processes of the call are gone, which may be after its promise settled; for a call that got no process too. Not
-   * called where the call was refused before it was queued: bad options, a signal that had fired, a shutdown.
+   * called where the call was refused before it was queued: bad options, a signal that had fired, a shutdown. Waiting for
+   * it keeps no process alive.
    */
   onUsage?(usage: CallUsage): void;
 }

@@ -137,7 +137,7 @@ test('bad options have no figures but the providers’, and say why', () => {
 });
 
 test('the example serves it', async () => {
-  const child = spawn(process.execPath, [join(ROOT, 'examples', 'prometheus.mjs')], {
+  const child = spawn(process.execPath, [join(ROOT, 'examples/prometheus.mjs')], {
     env: { ...process.env, PORT: '0' },
     stdio: ['ignore', 'pipe', 'inherit'],
   });

@@ -236,7 +236,7 @@ describe('signals', LIMIT, () => {
   });
 
   test('the example: a server that is told to end answers what it has taken', async () => {
-    const child = spawn(process.execPath, [join(ROOT, 'examples', 'graceful-shutdown.mjs')], {
+    const child = spawn(process.execPath, [join(ROOT, 'examples/graceful-shutdown.mjs')], {
       env: { ...process.env, PORT: '0' },
       stdio: ['ignore', 'pipe', 'inherit'],
     });

@@ -49,6 +49,10 @@ const LOOP_ENV = {
   AGENTS_FUNCTION_TOOL_SANDBOX_STORE_MAX_BYTES: 8 * MIB,
 };
 
+/** What listening may cost. */
+const HEARD_FACTOR = 1.1;
+const ASKED_TIMES = 10_000;
+
 const WARM = {
   trivial: { id: 'warm', title: 'warm call, no dependencies', tool: 'trivial', factor: 30, target: '≥ 30× faster' },
   packages: {
@@ -89,6 +93,7 @@ export const ROWS = [
     measure: (bench) => asFastAsNode(bench, 'allocation', 'allocation-heavy tool, own time', 'allocating'),
   },
   { id: 'prepare', measure: preparing },
+  { id: 'tracing', measure: tracing },
   { id: 'after-calls', full: true, measure: afterCalls },
   { id: 'with-trees', full: true, measure: withTrees },
   { id: 'with-waiting', full: true, measure: withWaiting },
@@ -181,6 +186,44 @@ async function withHost(bench, side, options, act) {
   } finally {
     await host.end();
   }
+}
+
+/** What it costs when somebody listens to the channels of calls, and the question whether anybody does. */
+async function tracing(bench) {
+  const [blocks, count] = bench.pick({ quick: [2, 10], usual: [10, 50] });
+  return withHost(bench, 'ours', { env: ALWAYS_WARM }, async (host) => {
+    await host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS });
+    const asking = await host.ask('asking', { count: ASKED_TIMES });
+    const told = [];
+    const block = async () => {
+      await quiet(host.pid);
+      const seen = await host.ask('calls', { tool: 'trivial', count });
+      told.push(faults(bench, 'ours', 'tracing', seen));
+      return seen.ms;
+    };
+    const found = { off: [], on: [] };
+    for (let at = 0; at < blocks; at += 1) {
+      found.off.push(await block());
+      await host.ask('listen', { on: true });
+      found.on.push(await block());
+      await host.ask('listen', { on: false });
+    }
+    const [off, on] = [summary(found.off.flat()), summary(found.on.flat())];
+    const factor = on.p50 / off.p50;
+    return line({
+      id: 'tracing',
+      title: 'warm call, with a listener on every channel',
+      unit: 'ms',
+      target: `≤ ${HEARD_FACTOR}× of a call that nobody listens to`,
+      sides: { ours: { value: on.p50, ...on, samples: found.on.flat() } },
+      met: factor <= HEARD_FACTOR,
+      notes: [
+        `without a listener ${short(off.p50)} ms (${short(factor)}×)`,
+        `asking whether anybody listens takes ${short(median(asking))} ns of it`,
+        ...told,
+      ],
+    });
+  });
 }
 
 /* ------------------------------------------------------------------ times of calls */

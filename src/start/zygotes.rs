@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{
-    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, node_modules, spawn,
+    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts, node_modules, spawn,
     stock::{Forge, Stock},
 };
 use crate::{
@@ -419,6 +419,25 @@ impl Zygotes {
         let ended: Vec<_> =
             self.lines().values_mut().filter_map(|line| line.dependents.remove(tree)).collect();
         drop(ended);
+    }
+
+    pub(super) fn counts(&self) -> ZygoteCounts {
+        let mut counts = ZygoteCounts::default();
+        for line in self.lines().values() {
+            let dependents = line.dependents.values().map(|dependent| (true, &dependent.slot));
+            for (is_dependent, slot) in std::iter::once((false, &line.base)).chain(dependents) {
+                match slot {
+                    Slot::Up(nest) => {
+                        counts.ready += nest.stock.ready();
+                        *if is_dependent { &mut counts.dependents } else { &mut counts.base } += 1;
+                    }
+                    Slot::Booting(_) => counts.booting += 1,
+                    Slot::Down { .. } => counts.refused += 1,
+                    Slot::Empty => {}
+                }
+            }
+        }
+        counts
     }
 
     #[expect(clippy::mutable_key_type, reason = "a store is compared by its folder, which does not change")]

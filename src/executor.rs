@@ -27,6 +27,7 @@ use crate::{
     host::{self, Account, Host, Sandbox},
     install::policy,
     log::{self, CALL_SINK, NATIVE, SinkId},
+    maintenance::Task,
     pool::Lease,
     process::ExitStatus,
     queue::{self, Acquire, Permit, Vcpus},
@@ -260,6 +261,28 @@ impl Executor {
         setup.host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, work)));
     }
 
+    /// Does one task of [`maintenance`](crate::maintenance), given as JSON; the answer is JSON text. `cleanup` waits for it.
+    pub fn maintain(
+        &self,
+        task_json: &str,
+        sink: Option<SinkId>,
+        done: impl FnOnce(Answer) + Send + 'static,
+    ) {
+        let (setup, task) = match self.inner.setup().and_then(|setup| Ok((setup, Task::read(task_json)?))) {
+            Ok(ready) => ready,
+            Err(error) => return done(Err(error)),
+        };
+        let inner = Arc::clone(&self.inner);
+        let work = async move {
+            let answer = match inner.setup() {
+                Ok(setup) => task.run(setup.host, &setup.settings, &setup.facts).await,
+                Err(error) => Err(error),
+            };
+            done(answer);
+        };
+        setup.host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, work)));
+    }
+
     /// Permits and queue lengths of the whole process; empty before the first call.
     pub fn queue_stats(&self) -> Vec<QueueClass> {
         self.inner.setup.as_ref().map(|setup| setup.host.queue_stats()).unwrap_or_default()
@@ -385,10 +408,20 @@ fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
 /// Everything that a call holds from the moment its worker runs until its processes are gone. Fields are given back in
 /// the order in which they stand.
 struct Running {
+    steps: Steps,
     job: Job,
     run: RunFolder,
     lease: Lease<Sandbox>,
     permit: Permit,
+}
+
+/// How long each step before the run took.
+#[derive(Debug, Clone, Copy, Default)]
+struct Steps {
+    check: Duration,
+    queue: Duration,
+    install: Duration,
+    start: Duration,
 }
 
 /// Ids of what is no call, but can be broken off as one: counted down, while callers count up.
@@ -468,16 +501,22 @@ impl Setup {
         args_json: Option<String>,
         state: &CallState,
     ) -> Result<(Worker, Running), SandboxError> {
+        let mut last = Instant::now();
+        let mut lap = || std::mem::replace(&mut last, Instant::now()).elapsed();
         let prepared = self.check(request)?;
         state.unless_cancelled(Phase::Queue, self.account.check_node(self.host)).await??;
         state.unless_cancelled(Phase::Queue, self.shielded()).await??;
+        let check = lap();
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
+        let queue = lap();
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
+        let install = lap();
         state.start()?;
         let starting = self.worker(request, &prepared.packages, &lease);
         let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
+        let steps = Steps { check, queue, install, start: lap() };
         let job = self.job(request, &prepared, args_json, &lease, &run);
-        Ok((worker, Running { job, run, lease, permit }))
+        Ok((worker, Running { steps, job, run, lease, permit }))
     }
 
     fn check(&self, request: &Request) -> Result<Arc<Prepared>, SandboxError> {
@@ -639,7 +678,7 @@ impl Setup {
         state: &CallState,
         settle: oneshot::Sender<Answer>,
     ) {
-        let Running { job, run, lease, permit } = running;
+        let Running { steps, job, run, lease, permit } = running;
         let rung = worker.rung;
         self.host.counters().started(rung);
         let limits = RunLimits {
@@ -654,7 +693,7 @@ impl Setup {
         let report =
             supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output, aside).await;
         if let Some(events) = events.filter(|_| request.wants_usage) {
-            events.event(EventKind::Usage, usage(&report).to_string());
+            events.event(EventKind::Usage, usage(&report, steps).to_string());
         }
         self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
@@ -744,8 +783,12 @@ fn verdict(report: &RunReport) -> Verdict {
     }
 }
 
-fn usage(report: &RunReport) -> Value {
+fn usage(report: &RunReport, steps: Steps) -> Value {
     json!({
+        "checkMs": ms(steps.check),
+        "queueMs": ms(steps.queue),
+        "installMs": ms(steps.install),
+        "startMs": ms(steps.start),
         "cpuMs": ms(Duration::from_micros(report.cpu_us)),
         "maxRssBytes": report.max_rss_kib * 1024,
         "outputBytes": report.bytes,

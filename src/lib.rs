@@ -3,6 +3,7 @@
 #[cfg(feature = "napi")]
 mod binding;
 pub mod config;
+pub mod config_report;
 pub mod error;
 pub mod executor;
 pub mod gauge;
@@ -11,6 +12,7 @@ pub mod install;
 pub mod isolation;
 pub mod limits;
 pub mod log;
+pub mod maintenance;
 pub mod pool;
 pub mod process;
 pub mod provider;

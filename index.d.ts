@@ -89,7 +89,10 @@ export interface LogChunk {
   text: string;
 }
 
-/** What a call consumed, as measured by the kernel. Further fields may be added. */
+/**
+ * What a call consumed, as measured by the kernel (`cpuMs`, `maxRssBytes`, `outputBytes`, `durationMs` of the run until its processes
+ * were gone), and the milliseconds of the steps before: `checkMs`, `queueMs`, `installMs`, `startMs`. Further fields may be added.
+ */
 export interface CallUsage {
   [quantity: string]: number | undefined;
 }

@@ -75,7 +75,7 @@ function misplaced(name, expected, got) {
 /** Of `known` the one that was probably meant. */
 export function nearest(word, known) {
   const [best] = known.map((one) => [distance(word, one), one]).sort(([one], [other]) => one - other);
-  return best && best[0] <= Math.max(1, Math.floor(word.length / 3)) ? best[1] : undefined;
+  return best && best[0] <= Math.max(1, Math.round(word.length / 2.5)) ? best[1] : undefined;
 }
 
 /** Letters to change, add or leave out. */

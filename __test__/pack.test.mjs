@@ -1,8 +1,17 @@
 // The packed package, installed into an empty project elsewhere: by require, by import, with types, launcher and all.
 
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
@@ -43,6 +52,9 @@ test('it holds what it needs and nothing of the workshop', () => {
     'register.d.ts',
     'lib/factory.js',
     'lib/hooks-thread.mjs',
+    'cli/main.mjs',
+    'cli/bench/host.mjs',
+    'docs/CLI.md',
     'docs/MIGRATING.md',
     'binding.cjs',
     'README.md',
@@ -101,6 +113,11 @@ test('the flag finds its module', () => {
   }
 });
 
+test('its command runs, by the name that npm gives it', () => {
+  const { version } = JSON.parse(readFileSync(join(installed, 'package.json'), 'utf8'));
+  assert.equal(npm(['exec', '--offline', '--', 'native-sandbox-executor', '--version'], project), `${version}\n`);
+});
+
 test('an importing TypeScript project finds the types', () => {
   writeFileSync(
     join(project, 'use.mts'),
@@ -137,4 +154,7 @@ test('without its addon it still imports, and its calls say what is missing', ()
   const said = node(['missing.mjs'], project);
   assert.match(said, /^ADDON_MISSING The native addon/);
   assert.ok(said.includes(`${process.platform}-${process.arch}`));
+  const doctor = spawnSync(process.execPath, [join(installed, 'cli', 'main.mjs'), 'doctor'], { encoding: 'utf8' });
+  assert.equal(doctor.status, 1, doctor.stderr);
+  assert.match(doctor.stdout, /^✖ ADDON_MISSING The native addon/m);
 });

@@ -51,7 +51,7 @@ export function errorLines(error, { file, source }, style) {
   const place = placeOf(error);
   const frames = framesOf(error.cause, file).slice(0, FRAMES_MAX);
   return [
-    `${style(['red', 'bold'], error.code)} ${harmless(error.message).trimEnd()}`,
+    `${style('red', style('bold', error.code))} ${harmless(error.message).trimEnd()}`,
     ...(place ? ['', style('cyan', `${file}:${place.line}:${place.column}`)] : []),
     ...(place && !place.isPictured ? codeFrame(source, place, style) : []),
     ...(frames.length > 0 ? ['', ...frames.map((frame) => style('dim', `  ${harmless(frame)}`))] : []),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::{self, Instant};
 
 use crate::{
-    config::{HostFacts, Settings, millis},
+    config::{HostFacts, Settings},
     config_report,
     error::{Code, Phase, SandboxError},
     executor::Answer,
@@ -80,7 +80,9 @@ fn keep(max_bytes: Option<f64>, unused_for_ms: Option<f64>, now: SystemTime) -> 
         reason = "not negative; `as` saturates at the top"
     )]
     let max_bytes = max_bytes.map_or(u64::MAX, |bytes| bytes as u64);
-    let used_since = unused_for_ms.map(|ms| now.checked_sub(millis(ms)).unwrap_or(SystemTime::UNIX_EPOCH));
+    // Not cut as the times of calls are: a tree may well be unused for months.
+    let age = |ms: f64| Duration::try_from_secs_f64(ms / 1000.0).unwrap_or(Duration::MAX);
+    let used_since = unused_for_ms.map(|ms| now.checked_sub(age(ms)).unwrap_or(SystemTime::UNIX_EPOCH));
     Keep { max_bytes, used_since }
 }
 
@@ -157,10 +159,11 @@ mod tests {
 
     #[test]
     fn measures_are_turned_into_what_stays() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(10);
+        let days = |days: u64| Duration::from_hours(24 * days);
+        let now = SystemTime::UNIX_EPOCH + days(10_000);
         let since = |ms| keep(None, Some(ms), now).used_since;
-        assert_eq!(since(4000.0), Some(now - Duration::from_secs(4)));
-        assert_eq!(since(60_000.0), Some(SystemTime::UNIX_EPOCH));
+        assert_eq!(since(365.0 * 86_400_000.0), Some(now - days(365)));
+        assert_eq!(since(f64::MAX), Some(SystemTime::UNIX_EPOCH));
         assert_eq!(keep(Some(5.5), None, now), Keep::at_most(5));
     }
 

@@ -50,7 +50,7 @@ mod tests {
             json!({
                 "command": [node.to_string_lossy(), script.to_string_lossy()],
                 "version": "1.2.3",
-                "registry": "http://127.0.0.1:4873/",
+                "registry": "http://127.0.0.1:4873",
             })
         );
         let told = npm_report(&Env::new(), Some(&base.path().join("none")), &node);

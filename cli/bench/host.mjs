@@ -59,10 +59,10 @@ async function call(factory, { tool, args, sameArgs, ...over }, seen) {
 
 /**
  * `callers` callers, each with one call at a time, until `count` calls were made, or `forMs` are over, or told to stop.
- * They begin `rampMs` apart.
+ * They begin `rampMs` apart, and each waits `pauseMs` before its next call.
  */
 async function calls(
-  { count = Number.POSITIVE_INFINITY, forMs, callers = 1, rampMs = 0, ...what },
+  { count = Number.POSITIVE_INFINITY, forMs, callers = 1, rampMs = 0, pauseMs = 0, ...what },
   goesOn = () => true
 ) {
   const seen = { ms: [], wrong: 0, failed: {}, last: undefined };
@@ -73,6 +73,7 @@ async function calls(
     if (rampMs > 0) await delay(at * rampMs);
     while (left-- > 0 && performance.now() < end && goesOn()) {
       await call(() => SandboxExecutorFactory.getInstance(), what, seen);
+      if (pauseMs > 0) await delay(pauseMs);
     }
   };
   await Promise.all(Array.from({ length: callers }, caller));

@@ -7,9 +7,9 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { hasSection } from '../benches/machine.mjs';
 import { rungsText, table } from '../benches/report.mjs';
-import { percentile, summary } from '../benches/stats.mjs';
-import { latencies } from '../benches/svg.mjs';
-import { TOOLS } from '../benches/tools.mjs';
+import { percentile, summary } from '../cli/bench/stats.mjs';
+import { latencies } from '../cli/bench/svg.mjs';
+import { TOOLS } from '../cli/bench/tools.mjs';
 import { LINUX, ownWorld, ROOT } from './helpers.mjs';
 
 const world = ownWorld();

@@ -9,9 +9,9 @@
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { parseArgs } from 'node:util';
+import { short, summary } from '../cli/bench/stats.mjs';
+import { configOf, TOOLS } from '../cli/bench/tools.mjs';
 import { rungsText } from './report.mjs';
-import { short, summary } from './stats.mjs';
-import { configOf, TOOLS } from './tools.mjs';
 
 const NS_PER_MS = 1e6;
 const WARM_UP_CALLS = 10;

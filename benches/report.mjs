@@ -1,6 +1,6 @@
 // Lines of measurement → a table for people. Pure.
 
-import { short } from './stats.mjs';
+import { short } from '../cli/bench/stats.mjs';
 
 const HEADER = ['measure', 'this package', 'the original', 'ratio', 'target', ''];
 

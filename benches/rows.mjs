@@ -7,10 +7,10 @@ import { closeSync, fstatSync, mkdirSync, openSync, readdirSync, rmSync, writeFi
 import { createServer } from 'node:http';
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { median, short, summary } from '../cli/bench/stats.mjs';
+import { configOf, TOOLS } from '../cli/bench/tools.mjs';
 import { output } from '../scripts/steps.mjs';
 import { memoryBelow, quiet } from './machine.mjs';
-import { median, short, summary } from './stats.mjs';
-import { configOf, TOOLS } from './tools.mjs';
 
 const MIB = 2 ** 20;
 const NEVER = 1_000_000_000;

@@ -21,14 +21,14 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
+import { Host } from '../cli/bench/hosts.mjs';
+import { latencies } from '../cli/bench/svg.mjs';
 import { buildSteps } from '../scripts/build.mjs';
 import { installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, seconds } from '../scripts/steps.mjs';
 import { defaultCache, node22, ORIGINAL, original } from './cache.mjs';
-import { Host } from './hosts.mjs';
 import { facts, hasSection, loadAverage } from './machine.mjs';
 import { preamble, rungsText, table } from './report.mjs';
 import { ROWS } from './rows.mjs';
-import { latencies } from './svg.mjs';
 
 const { platformArchAbi } = createRequire(import.meta.url)('../lib/platform.js');
 

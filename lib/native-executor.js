@@ -12,6 +12,7 @@ const {
   orUndefined,
   parse,
   slice,
+  stringify,
   weakMapGet,
   weakMapSet,
 } = require('./intrinsics.js');
@@ -61,6 +62,12 @@ let warm;
  */
 let cleanUp;
 
+/**
+ * Does a task of those who look after the machine, for another part of this package: `src/maintenance.rs` names them.
+ * @type {(executor: NativeSandboxExecutor, task: { task: string }) => Promise<any>}
+ */
+let maintain;
+
 /** What to do when a signal fires, by signal: many calls may share one, and Node warns of more than ten listeners. */
 const acts = new WeakMap();
 
@@ -98,6 +105,7 @@ class NativeSandboxExecutor {
     execute = (executor, site, toolId, args, config, call) => executor.#execute(site, toolId, args, config, call);
     warm = (executor, site, sets) => executor.#warm(site, sets);
     cleanUp = (executor, drain, deadlineMs) => executor.#cleanUp(drain, deadlineMs);
+    maintain = (executor, task) => executor.#maintain(callSite(maintain), task);
   }
 
   static getInstance() {
@@ -161,6 +169,14 @@ class NativeSandboxExecutor {
       const core = this.#takeCore();
       const outcome = await core.warm(setsJson(sets));
       if (!outcome.ok) throw fromOutcome(outcome);
+    });
+  }
+
+  #maintain(site, task) {
+    return answered(site, async () => {
+      const outcome = await this.#takeCore().maintain(stringify(task));
+      if (!outcome.ok) throw fromOutcome(outcome);
+      return parse(outcome.value);
     });
   }
 
@@ -362,6 +378,7 @@ exports.configure = configure;
 exports.setProviderCounts = setProviderCounts;
 exports.execute = execute;
 exports.isolationReport = isolationReport;
+exports.maintain = maintain;
 exports.parseResult = parseResult;
 exports.takeConfigured = takeConfigured;
 exports.warm = warm;

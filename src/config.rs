@@ -4,7 +4,7 @@
 //! the variable, what it says, and what would be right.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt::Display,
     path::{Path, PathBuf},
     sync::Arc,
@@ -160,6 +160,8 @@ pub struct Settings {
     pub npm_path: Option<PathBuf>,
     /// Where each value came from, by option name.
     pub origins: BTreeMap<&'static str, Origin>,
+    /// The variable of each, by option name.
+    pub variables: BTreeMap<&'static str, String>,
     /// Variables that are named as those of the options are, and set nothing.
     pub unknown_variables: Vec<String>,
 }
@@ -187,11 +189,11 @@ impl Settings {
             other => return Err(invalid(format!("the options must be an object, not {other}"))),
         };
         let mut reader =
-            Reader { options, env: &facts.env, origins: BTreeMap::new(), variables: BTreeSet::new() };
+            Reader { options, env: &facts.env, origins: BTreeMap::new(), variables: BTreeMap::new() };
         let settings = reader.settings(&facts.exec_path)?;
         reader.refuse_unknown()?;
         let unknown_variables = reader.unknown_variables();
-        Ok(Self { origins: reader.origins, unknown_variables, ..settings })
+        Ok(Self { origins: reader.origins, variables: reader.variables, unknown_variables, ..settings })
     }
 
     /// The variables of the host that pass to a tool.
@@ -250,7 +252,7 @@ struct Reader<'a> {
     env: &'a BTreeMap<String, String>,
     origins: BTreeMap<&'static str, Origin>,
     /// Those that were looked for.
-    variables: BTreeSet<String>,
+    variables: BTreeMap<&'static str, String>,
 }
 
 impl<'a> Reader<'a> {
@@ -293,6 +295,7 @@ impl<'a> Reader<'a> {
             node_path: self.path(&key("nodePath", "NODE_PATH"))?.unwrap_or_else(|| exec_path.to_path_buf()),
             npm_path: self.path(&key("npmPath", "NPM_PATH"))?,
             origins: BTreeMap::new(),
+            variables: BTreeMap::new(),
             unknown_variables: Vec::new(),
         })
     }
@@ -330,7 +333,7 @@ impl<'a> Reader<'a> {
     fn unknown_variables(&self) -> Vec<String> {
         let is_unknown = |name: &&String| {
             name.starts_with(PREFIX)
-                && !self.variables.contains(*name)
+                && !self.variables.values().any(|known| known == *name)
                 && !HOST_VARIABLES.contains(&name.as_str())
         };
         self.env.keys().filter(is_unknown).cloned().collect()
@@ -342,7 +345,7 @@ impl<'a> Reader<'a> {
         } else {
             format!("{PREFIX}{}", key.variable)
         };
-        self.variables.insert(variable.clone());
+        self.variables.insert(key.option, variable.clone());
         let found = match self.options.get(key.option) {
             Some(value) if !value.is_null() => Found::Option(value),
             _ => match self.env.get(&variable).map(|text| text.trim()) {

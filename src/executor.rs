@@ -27,6 +27,7 @@ use crate::{
     host::{self, Account, Host, Sandbox},
     install::policy,
     log::{self, CALL_SINK, NATIVE, SinkId},
+    maintenance::Task,
     pool::Lease,
     process::ExitStatus,
     queue::{self, Acquire, Permit, Vcpus},
@@ -316,6 +317,28 @@ impl Executor {
             let answer = inner.warm(sets, &state).await;
             inner.calls().remove(&id);
             done(answer.map_err(|error| SandboxError { duration: began.elapsed(), ..error }));
+        };
+        setup.host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, work)));
+    }
+
+    /// Does one task of [`maintenance`](crate::maintenance), given as JSON; the answer is JSON text. `cleanup` waits for it.
+    pub fn maintain(
+        &self,
+        task_json: &str,
+        sink: Option<SinkId>,
+        done: impl FnOnce(Answer) + Send + 'static,
+    ) {
+        let (setup, task) = match self.inner.setup().and_then(|setup| Ok((setup, Task::read(task_json)?))) {
+            Ok(ready) => ready,
+            Err(error) => return done(Err(error)),
+        };
+        let inner = Arc::clone(&self.inner);
+        let work = async move {
+            let answer = match inner.setup() {
+                Ok(setup) => task.run(setup.host, &setup.settings, &setup.facts).await,
+                Err(error) => Err(error),
+            };
+            done(answer);
         };
         setup.host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, work)));
     }

@@ -462,7 +462,8 @@ impl Host {
         }
     }
 
-    async fn store(&'static self, settings: &Settings, facts: &HostFacts) -> Result<Store, SandboxError> {
+    /// The store that these settings name, opened at first use.
+    pub async fn store(&'static self, settings: &Settings, facts: &HostFacts) -> Result<Store, SandboxError> {
         let (base, max_bytes) = (store_base(settings, facts), settings.store_max_bytes);
         let opened = self.runtime.spawn_blocking(move || self.open_store(&base, max_bytes)).await;
         opened.map_err(|_| {

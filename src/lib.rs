@@ -3,6 +3,7 @@
 #[cfg(feature = "napi")]
 mod binding;
 pub mod config;
+pub mod config_report;
 pub mod error;
 pub mod executor;
 pub mod gauge;
@@ -14,6 +15,7 @@ pub mod lifecycle;
 pub mod limits;
 pub mod log;
 pub mod mailbox;
+pub mod maintenance;
 pub mod pool;
 pub mod process;
 pub mod provider;

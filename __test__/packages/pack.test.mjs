@@ -2,6 +2,7 @@
 // them runs tools, by require, by import and by the flag; and what a platform without a package is told.
 
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -48,6 +49,9 @@ test('the main package holds what it needs, no binary, and nothing of the worksh
     'register.d.ts',
     'lib/factory.js',
     'lib/hooks-thread.mjs',
+    'cli/main.mjs',
+    'cli/bench/host.mjs',
+    'docs/CLI.md',
   ]) {
     assert.ok(files.includes(path), `${path} is missing`);
   }
@@ -220,6 +224,12 @@ test('the conformance suite comes with it', () => {
   assert.equal(node(['conform.cjs'], project).out, 'true\n');
 });
 
+test('its command runs, by the name that npm gives it', () => {
+  const program = join(project, 'node_modules', '.bin', NAME);
+  const { stdout } = spawnSync(program, ['--version'], { encoding: 'utf8', shell: process.platform === 'win32' });
+  assert.equal(stdout, `${main.version}\n`);
+});
+
 const TYPE_ROOTS = join(ROOT, 'node_modules', '@types');
 
 test('importing TypeScript projects find the types, with TypeScript 5 and newer', () => {
@@ -269,6 +279,9 @@ test("without its platform's package it still imports, and its calls say what to
   assert.match(out, /^ADDON_MISSING The native addon/);
   assert.ok(out.includes(`the package ${OWN}`), out);
   assert.match(out, /with optional dependencies \(no --omit=optional/);
+  const doctor = node([join(installed(), 'cli', 'main.mjs'), 'doctor'], project);
+  assert.equal(doctor.code, 1, doctor.err);
+  assert.match(doctor.out, /^✖ ADDON_MISSING The native addon/m);
   // Once per process, at its start.
   const flag = node(['--import', 'native-sandbox-executor/register', '--print', '1'], project);
   assert.deepEqual([flag.code, flag.out], [0, '1\n']);

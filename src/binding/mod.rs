@@ -102,6 +102,16 @@ impl BindingExecutor {
         Ok(promise)
     }
 
+    /// Does one task of those who look after the machine, given as JSON; the value is JSON.
+    #[napi(catch_unwind, ts_return_type = "Promise<Outcome>")]
+    pub fn maintain<'env>(&self, env: &'env Env, task_json: String) -> napi::Result<Object<'env>> {
+        let (settle, promise) = promise(env)?;
+        self.inner.maintain(&task_json, logs::sink_of(env), move |answer: Answer| {
+            settle(Outcome::from(answer));
+        });
+        Ok(promise)
+    }
+
     /// Runs one call. `callId` names it for `abort`.
     #[napi(catch_unwind, ts_return_type = "Promise<Outcome>")]
     pub fn execute<'env>(

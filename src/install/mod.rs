@@ -3,6 +3,7 @@
 //! Phase 1 (`npm install --ignore-scripts`) has the user's npm settings, cache and exactly the variables that these
 //! settings name. Phase 2 (`npm rebuild`) runs the packages' own code and has none of them.
 
+mod look;
 mod manifest;
 mod npm;
 mod npmrc;
@@ -27,6 +28,7 @@ use native_sandbox_confine::Plan;
 use serde_json::json;
 use tokio::{runtime::Handle, task, time};
 
+pub use look::npm_report;
 pub use policy::{DependencyPolicy, ExtraSpec, NamePattern};
 pub use scope::{Scope, abi, can_change};
 pub use scripts::InstallScripts;

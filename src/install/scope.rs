@@ -130,7 +130,7 @@ fn of_npm(ctx: &InstallContext) -> (Option<String>, BTreeMap<String, String>) {
 }
 
 /// npm's version; of a program that is no JavaScript, what tells it from another.
-fn version(npm: &Npm) -> String {
+pub(super) fn version(npm: &Npm) -> String {
     let manifest = npm.root.as_deref().and_then(|root| fs::read(root.join("package.json")).ok());
     let manifest = manifest.and_then(|text| serde_json::from_slice::<Value>(&text).ok()).unwrap_or_default();
     match manifest["version"].as_str() {

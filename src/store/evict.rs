@@ -26,6 +26,27 @@ pub(super) struct Plan {
     pub(super) oldest_first: Vec<Entry>,
 }
 
+/// What may stay of the trees that are not in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// What all trees may take together, bytes. Those in use count, and stay whatever they take.
+    pub max_bytes: u64,
+    /// Trees that were last used before go, however much room there is.
+    pub used_since: Option<SystemTime>,
+}
+
+impl Keep {
+    /// No more than `max_bytes` of them.
+    pub fn at_most(max_bytes: u64) -> Self {
+        Self { max_bytes, used_since: None }
+    }
+
+    /// Whether `entry`, the least recently used one of what takes `bytes` together, stays; then all others do.
+    pub(super) fn stays(&self, entry: &Entry, bytes: u64) -> bool {
+        bytes <= self.max_bytes && self.used_since.is_none_or(|since| entry.last_used >= since)
+    }
+}
+
 /// Sorts `entries`. Those of one key must stand newest first.
 pub(super) fn plan(entries: Vec<Entry>) -> Plan {
     let mut served = HashSet::new();
@@ -69,6 +90,17 @@ mod tests {
         ]);
         assert_eq!(names(&plan.useless), ["a3", "a1", "c1"]);
         assert_eq!(names(&plan.oldest_first), ["b1", "a2"]);
+    }
+
+    #[test]
+    fn what_is_too_much_or_too_old_goes() {
+        let at = |hour| SystemTime::UNIX_EPOCH + Duration::from_secs(hour);
+        let entry = entry("a", "1", 5, true);
+        assert!(Keep::at_most(10).stays(&entry, 10));
+        assert!(!Keep::at_most(10).stays(&entry, 11));
+        let since = |hour| Keep { max_bytes: 10, used_since: Some(at(hour)) };
+        assert!(since(5).stays(&entry, 10) && !since(5).stays(&entry, 11));
+        assert!(!since(6).stays(&entry, 0));
     }
 
     proptest! {

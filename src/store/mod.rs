@@ -27,6 +27,7 @@ mod base;
 mod contents;
 mod evict;
 mod generation;
+mod inventory;
 mod janitor;
 mod key;
 mod lock;
@@ -46,12 +47,14 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+pub use evict::Keep;
 pub use generation::is_due;
+pub use inventory::Listed;
 pub use key::TreeKey;
 pub use lock::PathLock;
 pub use remove::remove_dir;
 pub use run_folder::{RunFolder, Runs};
-pub use shelf::{RoomReport, Usage};
+pub use shelf::{Pruned, RoomReport, Usage};
 pub use sweep::SweepReport;
 pub use tree::{Staging, Tree};
 

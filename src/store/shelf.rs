@@ -12,9 +12,11 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use serde::Serialize;
+
 use super::{
     Shared, Staging, Store, StoreError, TreeKey, base, contents,
-    evict::{self, Entry},
+    evict::{self, Entry, Keep},
     generation,
     janitor::Job,
     lock::{self, PathLock, Seized},
@@ -62,6 +64,24 @@ pub struct RoomReport {
     /// Generations removed because all together took too much.
     pub evicted: usize,
     /// What is left, bytes.
+    pub bytes: u64,
+}
+
+/// What [`Store::prune`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pruned {
+    /// Generations removed because they were of no use any more: incomplete, or replaced by a newer one.
+    pub useless: usize,
+    /// Generations removed because they were too old, or all together took too much.
+    pub evicted: usize,
+    /// Generations that would have gone, and are in use.
+    pub in_use: usize,
+    /// What was removed, bytes; of incomplete generations nothing is known.
+    pub freed_bytes: u64,
+    /// Trees that are left.
+    pub trees: u64,
+    /// What these take, bytes.
     pub bytes: u64,
 }
 
@@ -206,32 +226,56 @@ impl Store {
     ///
     /// While another process does it, nothing.
     pub fn make_room(&self, max_bytes: u64) -> Result<RoomReport, StoreError> {
+        let pruned = self.prune(&Keep::at_most(max_bytes))?.unwrap_or_default();
+        Ok(RoomReport { useless: pruned.useless, evicted: pruned.evicted, bytes: pruned.bytes })
+    }
+
+    /// The same by other measures; `None` while another process does it. The files are gone after [`Store::flush`].
+    pub fn prune(&self, keep: &Keep) -> Result<Option<Pruned>, StoreError> {
         let path = self.shared.locks().join(ROOM_LOCK);
         let lock =
             self.shared.retrying(|| PathLock::try_new(&path).map_err(StoreError::io("lock", &path)))?;
-        let Some(_lock) = lock else { return Ok(RoomReport::default()) };
+        let Some(_lock) = lock else { return Ok(None) };
         let plan = evict::plan(self.entries()?);
-        let mut report = RoomReport::default();
+        let mut pruned = Pruned {
+            trees: plan.oldest_first.len() as u64,
+            bytes: plan.oldest_first.iter().map(|entry| entry.bytes).sum(),
+            ..Pruned::default()
+        };
         for entry in &plan.useless {
-            report.useless += usize::from(self.remove(entry)?);
+            match self.remove(entry)? {
+                Removal::Done => {
+                    pruned.useless += 1;
+                    pruned.freed_bytes += entry.bytes;
+                }
+                Removal::InUse => pruned.in_use += 1,
+                Removal::WasGone => {}
+            }
         }
-        let mut left = plan.oldest_first.len() as u64;
-        report.bytes = plan.oldest_first.iter().map(|entry| entry.bytes).sum();
         for entry in &plan.oldest_first {
-            if report.bytes <= max_bytes {
+            if keep.stays(entry, pruned.bytes) {
                 break;
             }
-            if self.remove(entry)? {
-                report.evicted += 1;
-                report.bytes -= entry.bytes;
-                left -= 1;
+            match self.remove(entry)? {
+                Removal::Done => {
+                    pruned.evicted += 1;
+                    pruned.freed_bytes += entry.bytes;
+                }
+                Removal::InUse => {
+                    pruned.in_use += 1;
+                    continue;
+                }
+                Removal::WasGone => {}
             }
+            pruned.bytes -= entry.bytes;
+            pruned.trees -= 1;
         }
-        self.shared.gauges.trees.store(left, Ordering::Relaxed);
-        self.shared.gauges.bytes.store(report.bytes, Ordering::Relaxed);
-        self.shared.gauges.evictions.fetch_add(report.evicted as u64, Ordering::Relaxed);
+        let gauges = &self.shared.gauges;
+        gauges.trees.store(pruned.trees, Ordering::Relaxed);
+        gauges.bytes.store(pruned.bytes, Ordering::Relaxed);
+        gauges.evictions.fetch_add(pruned.evicted as u64, Ordering::Relaxed);
         self.tidy();
-        Ok(report)
+        Ok(Some(pruned))
     }
 
     /// What is known of the store without looking.
@@ -245,7 +289,7 @@ impl Store {
     }
 
     /// Every generation, those of one key together and newest first.
-    fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+    pub(super) fn entries(&self) -> Result<Vec<Entry>, StoreError> {
         let trees = self.shared.trees();
         let mut entries = Vec::new();
         for key in names_in(&trees)?.into_iter().filter(|name| TreeKey::is_one(name)) {
@@ -258,10 +302,10 @@ impl Store {
     }
 
     /// Takes a generation away if nobody uses it; its files go in the background.
-    fn remove(&self, entry: &Entry) -> Result<bool, StoreError> {
+    fn remove(&self, entry: &Entry) -> Result<Removal, StoreError> {
         let dir = self.shared.trees().join(&entry.key).join(&entry.generation);
         let lock = match lock::seize(&dir.join(LEASE_FILE)).map_err(StoreError::io("lock", &dir))? {
-            Seized::InUse => return Ok(false),
+            Seized::InUse => return Ok(Removal::InUse),
             Seized::NoFile => None,
             Seized::Held(file) => Some(file),
         };
@@ -271,7 +315,7 @@ impl Store {
             .retrying(|| fs::rename(&dir, &trash).map_err(StoreError::io("remove the tree", &dir)));
         let gone = match moved {
             Ok(()) => trash,
-            Err(error) if error.is_missing() => return Ok(false),
+            Err(error) if error.is_missing() => return Ok(Removal::WasGone),
             // A folder from a lower layer of an overlay cannot be moved. Without its marker it is nothing, too.
             Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::CrossesDevices => {
                 let marker = dir.join(MARKER_FILE);
@@ -281,7 +325,7 @@ impl Store {
             Err(error) => return Err(error),
         };
         self.shared.janitor.submit(Job { dir: gone, lock });
-        Ok(true)
+        Ok(Removal::Done)
     }
 
     /// Locks that killed processes left, and folders of keys without a generation.
@@ -304,6 +348,13 @@ impl Store {
             }
         }
     }
+}
+
+/// See [`Store::remove`].
+enum Removal {
+    Done,
+    InUse,
+    WasGone,
 }
 
 /// The folder of the generations of `key`, by its name or, where there is none of that name, by its alias.
@@ -353,7 +404,7 @@ fn entry(folder: &Path, key: String, generation: String) -> Entry {
     }
 }
 
-fn read_marker(path: &Path) -> Option<Marker> {
+pub(super) fn read_marker(path: &Path) -> Option<Marker> {
     let length = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?.len();
     (length <= MAX_MARKER_BYTES).then(|| serde_json::from_slice(&fs::read(path).ok()?).ok())?
 }

@@ -166,6 +166,65 @@ fn the_least_recently_used_trees_make_room_and_leased_ones_never() {
 }
 
 #[test]
+fn old_trees_are_pruned_whatever_room_there_is() {
+    let (base, store) = store();
+    let other = Store::open(base.path()).unwrap();
+    let trees = ["a", "b", "c"].map(|name| tree_of(&store, &key(name), "index.js"));
+    for (tree, at) in trees.iter().zip([1, 2, 3]) {
+        used_at(&store, tree, hour(at));
+    }
+    let [a, b, c] = trees;
+    let all = store.make_room(u64::MAX).unwrap().bytes;
+    drop((b, c));
+    let keep = Keep { max_bytes: u64::MAX, used_since: Some(hour(3)) };
+    // While somebody else makes room, nothing.
+    let locks = store.root().join("locks");
+    let held = PathLock::try_new(&locks.join("room")).unwrap().unwrap();
+    assert_eq!(other.prune(&keep).unwrap(), None);
+    drop(held);
+    let pruned = other.prune(&keep).unwrap().unwrap();
+    let (one, left) = (all / 3, all / 3 * 2);
+    let expected = Pruned { useless: 0, evicted: 1, in_use: 1, freed_bytes: one, trees: 2, bytes: left };
+    assert_eq!(pruned, expected);
+    assert!(a.is_alive() && found(&store, &key("b")).is_none());
+    drop(a);
+    let pruned = other.prune(&Keep::at_most(0)).unwrap().unwrap();
+    assert_eq!((pruned.evicted, pruned.in_use, pruned.trees, pruned.bytes), (2, 0, 0, 0));
+    other.flush();
+    assert_eq!(entries(&store.root().join("trees")), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn the_list_says_what_is_there_and_who_uses_it() {
+    let (base, store) = store();
+    let old = tree_of(&store, &key("a"), "old.js");
+    let new = tree_of(&store, &key("a"), "new.js");
+    let other = tree_of(&store, &key("b"), "index.js");
+    used_at(&store, &new, hour(2));
+    used_at(&store, &other, hour(1));
+    drop((old, other));
+    let later = Store::open(base.path()).unwrap();
+    let list = later.list().unwrap();
+    let seen: Vec<_> = list.iter().map(|one| (one.key.as_str(), one.serves, one.in_use)).collect();
+    let (a, b) = (key("a"), key("b"));
+    assert_eq!(
+        seen,
+        [(a.as_str(), false, Some(false)), (b.as_str(), true, Some(false)), (a.as_str(), true, Some(true))]
+    );
+    let leased = list.last().unwrap();
+    assert_eq!((leased.last_used, leased.files, &leased.what), (hour(2), 1, &json!({ "dependencies": {} })));
+    assert_eq!(leased.dir, new.dir().parent().unwrap());
+    assert!(leased.bytes > 0 && leased.resolved > hour(2));
+    assert_eq!(json!(leased)["lastUsedMs"], 2 * 3_600_000);
+    // Looking changes nothing: what is free can be had, and no lock is left.
+    assert!(found(&later, &key("b")).is_some());
+    assert_eq!(entries(&store.root().join("locks")), [] as [PathBuf; 0]);
+    // Somebody installs it just now: not looked at.
+    let _held = store.try_install_lock(&key("b")).unwrap();
+    assert!(later.list().unwrap().iter().any(|one| one.key == b.as_str() && one.in_use.is_none()));
+}
+
+#[test]
 fn a_tree_has_a_second_name_as_long_as_it_is_there() {
     let (image, baked) = store();
     let (named, alias) = (key("a").with_alias(&key("alias")), key("alias"));

@@ -26,7 +26,7 @@ pub(super) const LIST_FILE: &str = "files";
 const USE_STAMP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What a marker says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Marker {
     /// What the tree takes on disk.

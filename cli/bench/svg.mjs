@@ -1,4 +1,4 @@
-// A picture of the latencies: one band per measure, both sides on one logarithmic axis. Pure: lines in, SVG text out.
+// A picture of the latencies: one band per measure, all sides on one logarithmic axis. Pure: lines in, SVG text out.
 
 import { short } from './stats.mjs';
 
@@ -20,11 +20,13 @@ const LABEL_GAP = 8;
 
 const SIDES = {
   ours: { name: 'native-sandbox-executor', color: '#0f766e' },
+  node: { name: 'node, spawned for each call', color: '#4f46e5' },
   original: { name: 'the original', color: '#c2410c' },
 };
 
 /**
- * @param {Array<{ title: string, sides: Record<string, { value: number, samples: number[] }>, ratio?: number }>} lines
+ * @param {Array<{ title: string, sides: Record<string, { value: number, samples: number[] }>, ratio?: number,
+ *   than?: string }>} lines `ratio` is how much faster this package is, than the other side or what `than` names
  * @param {{ title: string, subtitle: string }} texts
  */
 export function latencies(lines, { title, subtitle }) {
@@ -85,21 +87,26 @@ function legend(sides) {
   });
 }
 
-function band({ title, sides, ratio }, scale, top) {
+function band({ title, sides, ratio, than }, scale, top) {
   const ground = top + HILL + 18;
   const words = wrapped(title, 32);
   const named = words.map((part, at) => text(24, top + 38 + at * 17, part, 'font-size="13.5" fill="#111827"'));
-  const compared = comparison(ratio, top + 38 + words.length * 17 + 2);
+  const compared = comparison(ratio, than, top + 38 + words.length * 17 + 2);
   const floor = `<line x1="${LEFT}" y1="${ground}" x2="${WIDTH - RIGHT}" y2="${ground}" stroke="#9ca3af"/>`;
   const shapes = Object.entries(sides).map(([side, { samples }]) => shape(samples, scale, ground, SIDES[side].color));
   return [floor, ...shapes, ...named, ...compared, ...medians(sides, scale, ground)];
 }
 
-function comparison(ratio, y) {
+function comparison(ratio, than, y) {
   if (!ratio) return [];
   const faster = ratio >= 1;
-  const words = faster ? `${short(ratio)}× faster` : `${short(1 / ratio)}× slower`;
+  const words = compared(ratio) + (than ? ` than ${than}` : '');
   return [text(24, y, words, `font-size="12.5" font-weight="600" fill="${faster ? '#0f766e' : '#6b7280'}"`)];
+}
+
+/** A ratio in words. */
+export function compared(ratio) {
+  return ratio >= 1 ? `${short(ratio)}× faster` : `${short(1 / ratio)}× slower`;
 }
 
 /** A hill of the density where there are samples enough, dots where not. */

@@ -1,0 +1,133 @@
+// `doctor`: tells what works here, and judges.
+
+import assert from 'node:assert/strict';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { cli, ESC } from './cli.mjs';
+import { ownWorld, RUNGS } from './helpers.mjs';
+import { startRegistry } from './registry.mjs';
+
+const world = ownWorld();
+const PREFIX = 'AGENTS_FUNCTION_TOOL_SANDBOX_';
+const TIERS = ['base', 'confined', 'isolated'];
+let registry;
+/** The registry's, as npm's settings have it. */
+let url;
+let env;
+
+before(async () => {
+  registry = await startRegistry({});
+  url = registry.url.replace(/\/$/, '');
+  env = { npm_config_registry: url };
+});
+after(() => registry.close());
+
+async function doctor(args = [], more = {}) {
+  return await cli(['doctor', ...args], { env: { ...env, ...more } });
+}
+
+async function json(args = [], more = {}) {
+  const { code, out, err } = await doctor(['--json', ...args], more);
+  assert.equal(err, '');
+  return { code, ...JSON.parse(out) };
+}
+
+test('everything that it looks at is in its JSON', async () => {
+  const found = await json();
+  assert.deepEqual([found.code, found.ok, found.problems, found.required], [0, true, [], null]);
+  assert.equal(found.node.version, process.version);
+  assert.equal(found.platform.arch, process.arch);
+  assert.equal(found.rung.inUse, RUNGS.at(-1));
+  assert.ok(found.rung.served[found.rung.inUse] > 0);
+  assert.ok(found.calls.firstMs > 0 && found.calls.lastMs > 0);
+  assert.ok(TIERS.includes(found.isolation.tier) && found.isolation.layers.length > 10);
+  assert.deepEqual(
+    [found.store.root.startsWith(world.tmp), found.store.trees, found.store.maxBytes],
+    [true, 1, 2 ** 31]
+  );
+  assert.match(found.npm.version, /^\d+\./);
+  assert.deepEqual([found.npm.registry.url, found.npm.registry.reachable], [url, true]);
+  const memory = found.settings.find(({ option }) => option === 'memoryMb');
+  assert.deepEqual(memory, { option: 'memoryMb', variable: `${PREFIX}MEMORY_MB`, origin: 'default', value: 1024 });
+});
+
+test('its text has a section for each, and no colours in a pipe', async () => {
+  const { code, out, err } = await doctor([], { [`${PREFIX}MEMORY_MB`]: '512' });
+  assert.deepEqual([code, err], [0, '']);
+  for (const title of ['Machine', 'How workers start', 'Isolation: \\w+ is in force', 'Store', 'Packages', 'Limits']) {
+    assert.match(out, new RegExp(`^${title}`, 'm'));
+  }
+  assert.match(out, new RegExp(`^ +memoryMb +512 MiB +${PREFIX}MEMORY_MB$`, 'm'));
+  assert.match(out, /^ +diskMb +1024 MiB +default$/m);
+  assert.match(out, /^ +cpuSeconds +none +default$/m);
+  assert.ok(out.includes(`the registry ${url} answered with `));
+  assert.match(out, /✔ Functions run here\.\n$/);
+  assert.ok(!out.includes(ESC));
+  assert.ok((await doctor([], { FORCE_COLOR: '1' })).out.includes(`${ESC}[1mMachine${ESC}[22m`));
+});
+
+test('a required tier that is not in force is exit code 1, whoever requires it', async () => {
+  const { isolation } = await json();
+  const isThere = (tier) => TIERS.indexOf(tier) <= TIERS.indexOf(isolation.tier);
+  for (const tier of TIERS) {
+    const byFlag = await json(['--require', tier]);
+    const byVariable = await json([], { [`${PREFIX}ISOLATION`]: tier });
+    for (const { code, ok, required, problems } of [byFlag, byVariable]) {
+      assert.deepEqual([code, ok, required], [isThere(tier) ? 0 : 1, isThere(tier), tier]);
+      const codes = problems.map((problem) => problem.code);
+      assert.deepEqual(codes, isThere(tier) ? [] : ['ISOLATION_UNAVAILABLE']);
+    }
+  }
+  // The stronger of both counts.
+  const both = await json(['--require', 'base'], { [`${PREFIX}ISOLATION`]: 'isolated' });
+  assert.deepEqual([both.required, both.ok], ['isolated', isThere('isolated')]);
+});
+
+test('a rung that is forced is the one in use; what is not used says why', async () => {
+  const { rung } = await json([], { [`${PREFIX}START`]: 'spawn' });
+  assert.deepEqual([rung.inUse, rung.served.zygote, rung.served.spawn > 0], ['spawn', 0, true]);
+});
+
+test('bad settings are told, and are exit code 1', async () => {
+  const { code, ok, problems } = await json([], { [`${PREFIX}MEMORY_MB`]: 'lots' });
+  assert.deepEqual([code, ok, problems[0].code], [1, false, 'INVALID_CONFIG']);
+  const { out } = await doctor([], { [`${PREFIX}MEMORY_MB`]: 'lots' });
+  assert.ok(out.includes(`${PREFIX}MEMORY_MB`), out);
+});
+
+test('a variable that sets nothing is told', async () => {
+  const { code, out } = await doctor([], { [`${PREFIX}ISOLATOIN`]: 'confined' });
+  assert.equal(code, 0);
+  assert.ok(out.includes(`! Unknown variable: it sets nothing (${PREFIX}ISOLATOIN)`), out);
+});
+
+test('an npm that is not there, and a registry that does not answer, are told; functions run all the same', async () => {
+  const missing = await json([], { [`${PREFIX}NPM_PATH`]: join(world.root, 'no-npm') });
+  assert.deepEqual([missing.code, missing.ok], [0, true]);
+  assert.match(missing.npm.problem, /npmPath/);
+  // Takes connections, and says nothing.
+  const silent = createServer((socket) => socket.resume());
+  await new Promise((listening) => silent.listen(0, '127.0.0.1', listening));
+  const there = `http://127.0.0.1:${silent.address().port}`;
+  const { code, npm } = await json([], { npm_config_registry: there });
+  assert.deepEqual([code, npm.registry], [0, { url: there, reachable: false, problem: 'no answer within 5 s' }]);
+  await new Promise((closed) => silent.close(closed));
+  const refused = await doctor([], { npm_config_registry: there });
+  assert.match(refused.out, /✖ the registry .* cannot be reached: .*ECONNREFUSED/);
+});
+
+test('npm is asked for its registry where no setting names one', async () => {
+  const { npm } = await json([], { npm_config_registry: undefined });
+  assert.match(npm.registry.url, /^https?:/);
+});
+
+test('the store that is named is the one that is looked at', async () => {
+  const dir = join(world.root, 'other');
+  const { store, settings } = await json(['--store-dir', dir]);
+  assert.ok(store.root.startsWith(dir));
+  assert.deepEqual(
+    settings.filter(({ origin }) => origin !== 'default').map(({ option, origin }) => [option, origin]),
+    [['storeDir', 'option']]
+  );
+});

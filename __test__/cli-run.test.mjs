@@ -1,0 +1,157 @@
+// `run`: a function from a file, in a process as users start it.
+
+import assert from 'node:assert/strict';
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { cli, ESC } from './cli.mjs';
+import { gone, LINUX, newMarker, ownWorld } from './helpers.mjs';
+import { useRegistry } from './registry.mjs';
+
+const world = ownWorld();
+const folder = join(world.root, 'tools');
+let registry;
+
+before(async () => {
+  mkdirSync(folder);
+  registry = await useRegistry({ alpha: { '1.2.0': { 'index.js': "module.exports = () => 'alpha';" } } });
+});
+after(() => registry.close());
+
+/** Runs a source text from a file of this name. */
+async function ran(name, source, args = [], how) {
+  writeFileSync(join(folder, name), source);
+  return await cli(['run', name, ...args], { cwd: folder, ...how });
+}
+
+test('the result alone is on stdout; logs, times and resources are on stderr', async () => {
+  const source = `async ({ a }) => { console.log('to stdout'); console.error('to stderr'); return { b: a + 1, text: 'ä' }; }`;
+  const { code, out, err } = await ran('add.js', source, ['--args', '{"a":1}']);
+  assert.equal(code, 0, err);
+  assert.equal(out, `${JSON.stringify({ b: 2, text: 'ä' }, null, 2)}\n`);
+  assert.match(err, /^to stdout\n/m);
+  assert.match(err, /^to stderr\n/m);
+  assert.match(err, /^✔ [\d.]+ m?s {2}check .* queue .* install .* start .* run /m);
+  assert.match(err, /^ {2}processor [\d.]+ m?s {2}memory [\d.]+ MiB {2}output \d+ B$/m);
+  assert.ok(!(out + err).includes(ESC));
+});
+
+test('the end of the name tells the runtime', async () => {
+  const typed = '({ a }: { a: number }): number => a + 1;';
+  for (const name of ['typed.ts', 'typed.mts', 'typed.cts']) {
+    const { code, out, err } = await ran(name, typed, ['--args', '{"a":1}']);
+    assert.deepEqual([code, out], [0, '2\n'], err);
+  }
+  assert.deepEqual((await ran('module.mjs', 'export default () => "module"')).out, '"module"\n');
+});
+
+test('no result is no output', async () => {
+  const { code, out } = await ran('nothing.js', '() => {}');
+  assert.deepEqual([code, out], [0, '']);
+});
+
+test('a thrown error has its code, message, place and picture, and exit code 1', async () => {
+  const source = [
+    '({ n }: { n: number }) => {',
+    '  const limit: number = 3;',
+    "  if (n > limit) throw new RangeError('too much');",
+    '}',
+  ];
+  const { code, out, err } = await ran('throws.ts', source.join('\n'), ['--args', '{"n":9}']);
+  assert.deepEqual([code, out], [1, '']);
+  assert.match(err, /^TOOL_ERROR .*RangeError: too much$/m);
+  assert.match(err, /^throws\.ts:3:24$/m);
+  assert.match(err, /^> 3 | {3}if \(n > limit\) throw new RangeError/m);
+  assert.match(err, /^ {4}\| {24}\^$/m);
+  assert.match(err, /^ {2}at .*throws\.ts:3:24\)?$/m);
+  assert.doesNotMatch(err, /index\.cjs/);
+  assert.match(err, /^✖ /m);
+});
+
+test('a text that is no function is pictured by its message', async () => {
+  const { code, err } = await ran('broken.js', '() => {\n  let x = ;\n}');
+  assert.equal(code, 1);
+  assert.match(err, /^INVALID_SOURCE SyntaxError: .*\(line 2, column 11\)/);
+  assert.match(err, /^broken\.js:2:11$/m);
+  assert.equal(err.match(/let x = ;/g).length, 1, err);
+});
+
+test('with --json stdout is one object', async () => {
+  const good = await ran('good.js', '() => { console.log("said"); return [1]; }', ['--json']);
+  const { ok, result, logs, timings, resources } = JSON.parse(good.out);
+  assert.deepEqual([good.code, good.err, ok, result], [0, '', true, [1]]);
+  assert.deepEqual(logs, [{ stream: 'stdout', text: 'said\n' }]);
+  const { totalMs, ...phases } = timings;
+  assert.deepEqual(Object.keys(phases), ['queueMs', 'installMs', 'startMs', 'runMs']);
+  const sum = Object.values(phases).reduce((one, other) => one + other);
+  assert.ok(sum <= totalMs && sum > totalMs / 2 && phases.runMs > 0, JSON.stringify(timings));
+  assert.ok(resources.cpuMs > 0 && resources.maxRssBytes > 2 ** 20 && resources.outputBytes === 8, good.out);
+
+  const bad = await ran('bad.js', '() => {\n  throw Object.assign(new Error("no"), { status: 404 });\n}', ['--json']);
+  const { error, ...rest } = JSON.parse(bad.out);
+  assert.deepEqual([bad.code, bad.err, rest.ok], [1, '', false]);
+  assert.deepEqual(
+    [error.code, error.phase, error.place],
+    ['TOOL_ERROR', 'run', { file: 'bad.js', line: 2, column: 23 }]
+  );
+  assert.deepEqual(error.cause, { status: 404, name: 'Error', message: 'no' });
+  assert.match(error.frame, /^> 2 \|/m);
+});
+
+test('arguments come from the command line or from stdin, and are an object', async () => {
+  const source = '({ a }) => a';
+  assert.equal((await ran('args.js', source, ['--args', '-'], { input: '{"a":"piped"}' })).out, '"piped"\n');
+  assert.deepEqual((await ran('args.js', source)).out, '');
+  for (const text of ['{a:1}', '[1]', 'null', '"x"', '']) {
+    const { code, err } = await ran('args.js', source, ['--args', text]);
+    assert.equal(code, 2, text);
+    assert.match(err, /--args must be (a )?JSON.*--args '\{"a":1\}'/, text);
+  }
+});
+
+test('a timeout ends it, and nothing stays', { skip: !LINUX && 'looks into /proc' }, async () => {
+  const marker = newMarker();
+  const source = `() => {
+    require('node:child_process').spawn('sleep', ['60'], { argv0: ${JSON.stringify(marker)}, detached: true });
+    return new Promise((_) => setTimeout(_, 60_000));
+  }`;
+  const { code, err } = await ran('slow.js', source, ['--timeout', '500ms']);
+  assert.equal(code, 1);
+  assert.match(err, /^TIMEOUT .* after 500ms/m);
+  await gone(marker);
+});
+
+test('--network none closes the network', async () => {
+  const source = `async ({ url }) => (await fetch(url)).status`;
+  const args = ['--args', JSON.stringify({ url: `${registry.url}alpha` })];
+  assert.equal((await ran('fetch.js', source, args)).out, '200\n');
+  const { code, out, err } = await ran('fetch.js', source, [...args, '--network', 'none']);
+  assert.deepEqual([code, out], [1, ''], err);
+  assert.match(err, /^(TOOL_ERROR|ISOLATION_UNAVAILABLE) /m);
+});
+
+test('packages are installed, which is told on stderr, once', async () => {
+  const source = `() => require('alpha')()`;
+  const args = ['--dep', 'alpha@^1', '--store-dir', join(folder, 'store')];
+  const first = await ran('uses.js', source, args);
+  assert.deepEqual([first.code, first.out], [0, '"alpha"\n'], first.err);
+  assert.match(first.err, /^Installing alpha@\^1 …\nInstalling alpha@\^1: [\d.]+ s\n/);
+  assert.ok(existsSync(join(folder, 'store')));
+  const second = await ran('uses.js', source, args);
+  assert.deepEqual([second.code, second.out], [0, '"alpha"\n'], second.err);
+  assert.equal(registry.hits.alpha, 1);
+  const undeclared = await ran('uses.js', "import alpha from 'alpha'; export default () => alpha()");
+  assert.match(undeclared.err, /^INVALID_DEPENDENCY /);
+  const missing = await ran('uses.js', source, ['--dep', 'no-such-package@1']);
+  assert.equal(missing.code, 1);
+  assert.match(missing.err, /^INSTALL_FAILED /m);
+});
+
+test('forced colours are on stderr; the result stays what it is', async () => {
+  const source = `() => { process.stdout.write('\\u001b[2J\\u001b]0;mine\\u0007plain'); return 'x'; }`;
+  const { out, err } = await ran('colour.js', source, [], { env: { FORCE_COLOR: '1' } });
+  assert.equal(out, '"x"\n');
+  assert.ok(err.includes(`${ESC}[32m✔`), err);
+  assert.match(err, /plain/);
+  assert.ok(!err.includes(`${ESC}[2J`) && !err.includes('\u0007'));
+});

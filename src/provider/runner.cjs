@@ -36,9 +36,13 @@ const HEX = '0123456789abcdef';
 const BUSY_WAIT_MS = 2;
 /** Types of frames, the later ones settle a call; see docs/worker-protocol.md. */
 const READY = 16;
+const STARTED = 17;
 const RETURNED = 18;
 const TOO_LARGE = 21;
+const EXITING = 24;
 const INVALID = 25;
+/** Of a piece, what stands beside nonce and payload: number, length, type, whether more comes, the end. */
+const PIECE_FRAME_BYTES = 8 + 4 + 2 + 1 + 2;
 /** How what a function starts is found again. */
 const RUN_VARIABLE = 'NATIVE_SANDBOX_RUN';
 /** How the host names the process of a run: of each process, should the request have come twice. */
@@ -71,19 +75,27 @@ function run() {
   const env = { ...self.env, ...job.env, [RUN_VARIABLE]: id };
   delete env[RUNNER_VARIABLE];
   const { serveJob } = require('./worker.cjs');
-  self.on('exit', cleanUp);
   const opening = `${MARK}${nonce}`;
-  const room = PIECE_BYTES - opening.length - 5;
+  const room = PIECE_BYTES - opening.length - PIECE_FRAME_BYTES;
+  let number = 0;
+  let isStarted = false;
   const tell = (type, payload) => {
     const text = ascii(payload);
     let start = 0;
     do {
       const end = min(start + room, text.length);
-      write(`${opening}${type}${end < text.length ? '+' : '.'}${slice(text, start, end)}${MARK}\n`);
+      const head = `${opening}${hex(number++, 8)}${hex(end - start, 4)}${type}${end < text.length ? '+' : '.'}`;
+      write(`${head}${slice(text, start, end)}${MARK}\n`);
       start = end;
     } while (start < text.length);
+    if (type === STARTED) isStarted = true;
     if ((type >= RETURNED && type <= TOO_LARGE) || type === INVALID) goSoon(lingerMs);
   };
+  self.on('exit', (code) => {
+    // From the start of the function on the worker tells it.
+    if (!isStarted) tell(EXITING, `{"code":${code | 0}}`);
+    cleanUp();
+  });
   // The run is this process's: from here on the host knows what did not happen.
   tell(READY, '');
   serveJob({ ...job, env, cwd: folder, tmpdir, filename: join(folder, 'tool.js') }, code, args, tell);
@@ -121,6 +133,12 @@ function write(text) {
   }
 }
 
+function hex(value, digits) {
+  let text = '';
+  for (let at = digits - 1; at >= 0; at--) text += HEX[(value >>> (4 * at)) & 15];
+  return text;
+}
+
 /** JSON text without anything that a transport could take apart: a character may be cut by whoever carries bytes. */
 function ascii(json) {
   let text = '';
@@ -128,7 +146,7 @@ function ascii(json) {
   for (let at = 0; at < json.length; at++) {
     const unit = charCodeAt(json, at);
     if (unit < 0x7f) continue;
-    text += `${slice(json, done, at)}\\u${HEX[unit >>> 12]}${HEX[(unit >>> 8) & 15]}${HEX[(unit >>> 4) & 15]}${HEX[unit & 15]}`;
+    text += `${slice(json, done, at)}\\u${hex(unit, 4)}`;
     done = at + 1;
   }
   return done === 0 ? json : text + slice(json, done);

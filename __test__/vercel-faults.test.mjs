@@ -210,12 +210,10 @@ for (const version of VERSIONS) {
       await run('() => 1');
       for (const lines of [0, 1]) {
         api.fault(stream, { end: lines });
-        const { code, times } = once();
         const error = await fails(
-          code.replace('return 1', 'process.stdout.write("x"); return new Promise((go) => setTimeout(go, 300, 1))')
+          '() => { process.stdout.write("x"); return new Promise((go) => setTimeout(go, 300, 1)) }'
         );
         assert.equal(error.code, 'OUTCOME_UNKNOWN', error.message);
-        await until(() => times() === 1, 5_000, 'it ran');
       }
     });
 

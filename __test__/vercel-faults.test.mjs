@@ -7,6 +7,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, test } from 'node:test';
 import { host, LINUX, newMarker, ownWorld, ROOT, until } from './helpers.mjs';
+import { startRegistry } from './registry.mjs';
 import { ACCOUNT, fakeApi } from './vercel/fake-api.mjs';
 import { packageWith, redirect, VERSIONS } from './vercel/sdk.mjs';
 
@@ -19,13 +20,18 @@ const LONG_WAIT = { headers: { 'retry-after': '600' } };
 
 let world;
 let api;
+let registry;
 let restore;
 
-before(() => {
+before(async () => {
   world = ownWorld();
   restore = redirect(() => api.origin);
+  registry = await startRegistry({ pkg: { '1.0.0': { 'index.js': 'module.exports = "installed"' } } });
 });
-after(() => restore());
+after(() => {
+  restore();
+  return registry.close();
+});
 
 async function rejection(promise, { SandboxError }) {
   const error = await promise.then(
@@ -57,7 +63,8 @@ for (const version of VERSIONS) {
     let factory;
 
     before(async () => {
-      api = await fakeApi();
+      const env = { npm_config_registry: registry.url, npm_config_cache: join(world.tmp, 'npm-cache') };
+      api = await fakeApi({ env });
       pkg = packageWith(version);
       const record =
         (level) =>
@@ -155,7 +162,43 @@ for (const version of VERSIONS) {
       assert.equal(times(), 1);
     });
 
+    test('an installation whose answer is lost is not run beside itself, nor twice', async () => {
+      for (const [pkg, expected] of [
+        ['pkg', 'installed'],
+        ['absent', 'INSTALL_FAILED'],
+      ]) {
+        api.fault('cmd', { cut: 'early' });
+        const from = api.requests.length;
+        const over = { dependencies: { [pkg]: '1.0.0' } };
+        const answer = await run(`() => require("${pkg}")`, {}, over).catch(({ code, message }) => {
+          assert.match(message, /404/);
+          return code;
+        });
+        assert.equal(answer, expected);
+        const sent = api.requests.slice(from).filter(({ body }) => body?.args?.includes('npm'));
+        assert.equal(sent.length, 2, 'the request came twice');
+      }
+    });
+
     if (isNamed) {
+      test('errors of the service that do not pass end in time', async () => {
+        const began = performance.now();
+        for (const [route, code] of [
+          ['create', 'START_FAILED'],
+          ['write', 'START_FAILED'],
+          ['cmd', 'OUTCOME_UNKNOWN'],
+        ]) {
+          if (route !== 'create') await run('() => 1');
+          api.fault(route, { status: 503 }, 10);
+          const error = await fails('() => 2');
+          assert.equal(error.code, code, route);
+          assert.match(error.message, /503/);
+          api.clearFaults();
+          await factory.cleanup();
+        }
+        assert.ok(performance.now() - began < 20_000);
+      });
+
       test('a creation whose answer is lost leaves no sandbox, and the call has one', async () => {
         api.fault('create', { cut: 'after' });
         assert.equal(await run('() => 1'), 1);
@@ -238,6 +281,25 @@ for (const version of VERSIONS) {
       assert.equal((await fails(flood)).code, 'OUTPUT_LIMIT');
       const bytes = '() => { process.stdout.write(Buffer.from([0xff, 0x1e, 0xe2, 0x82, 0x1e, 0x1e, 0])); return "é" }';
       assert.equal(await run(bytes), 'é');
+    });
+
+    test('a service whose clock is wrong changes nothing', async () => {
+      for (const skewMs of [3_600_000, -3_600_000]) {
+        api.skewMs = skewMs;
+        const from = api.requests.length;
+        assert.equal(await run('() => 1'), 1);
+        assert.equal(await run('() => 2'), 2);
+        assert.equal(api.counts(from).create, 1);
+        await factory.cleanup();
+      }
+      api.skewMs = 0;
+    });
+
+    test('TypeScript with a dependency runs as it would here', async () => {
+      const code =
+        'import pkg from "pkg"; enum E { A = 5 } export default ({ n }: { n: number }): string => [pkg, n + E.A].join()';
+      const over = { dependencies: { pkg: '1.0.0' }, sandbox: { runtime: 'typescript' } };
+      assert.equal(await run(code, { n: 1 }, over), 'installed,6');
     });
 
     test('large and odd arguments arrive', async () => {

@@ -237,7 +237,7 @@ class ProviderExecutor {
   async #make(details, sandboxConfig, signal) {
     const began = performance.now();
     const request = {
-      config: sandboxConfig,
+      config: { ...sandboxConfig },
       lifetimeMs: details.lifetimeMs,
       owner: hostIdentity(),
       // Not `signal`: a creation that is broken off half-way may leave a sandbox that nobody knows of. It is stopped when it comes.
@@ -289,7 +289,8 @@ class ProviderExecutor {
       if (signal.aborted) throw error;
       throw failure('START_FAILED', 'start', `Provider "${this.#name}" could not prepare a sandbox`, error);
     }
-    for (const args of npmCommands(details)) await install(sandbox, args, details, end, signal);
+    for (const args of npmCommands(details))
+      await install(sandbox, [RUNNER, 'once', args[0], 'npm', ...args], details, end, signal);
     if (Object.keys(dependencies).length > 0) {
       this.#log('debug', { sandbox: idOf(sandbox), dependencies }, 'Dependencies installed successfully');
     }
@@ -301,7 +302,7 @@ class ProviderExecutor {
     if (reclaimed.size >= RECLAIMED_LIMIT) reclaimed.clear();
     reclaimed.add(scope);
     const controller = new AbortController();
-    const look = (signal) => this.#provider.reclaim({ config, owner: hostIdentity(), isDead, signal });
+    const look = (signal) => this.#provider.reclaim({ config: { ...config }, owner: hostIdentity(), isDead, signal });
     const looked = bounded(RECLAIM_LIMIT_MS, controller.signal, look, { __proto__: null, holds: false }).then(
       (count) => count > 0 && this.#log('info', { count }, 'Stopped sandboxes that dead hosts left'),
       (error) => {
@@ -435,7 +436,7 @@ async function install(sandbox, args, details, end, signal) {
   try {
     exitCode = exitCodeOf(
       await bounded(timeoutMs, signal, (stop) =>
-        sandbox.run({ command: 'npm', args, cwd: FOLDER, env: {}, timeoutMs, onOutput, signal: stop })
+        sandbox.run({ command: 'node', args, cwd: FOLDER, env: {}, timeoutMs, onOutput, signal: stop })
       )
     );
   } catch (error) {

@@ -83,7 +83,8 @@ class Machine extends EventEmitter {
   }
 
   json() {
-    const { id, status, timeout, runtime, vcpus, createdAt } = this;
+    const { id, status, timeout, runtime, vcpus, skewMs } = this;
+    const createdAt = this.createdAt + skewMs;
     const times = { requestedAt: createdAt, startedAt: createdAt, createdAt, updatedAt: createdAt };
     return { id, status, timeout, runtime, vcpus, memory: vcpus * 2048, region: 'iad1', cwd: CWD, ...times };
   }
@@ -187,6 +188,8 @@ class FakeApi {
   /** Named sandboxes of v2: their current machine, tags and so on. */
   named = new Map();
   machines = new Map();
+  /** How far the service's clock is ahead of this machine's. */
+  skewMs = 0;
   #faults = new Map();
   #sockets = new Set();
 
@@ -209,7 +212,8 @@ class FakeApi {
   /**
    * Lets the next `times` requests of a route go wrong.
    * @param {object} fault `status` (with `headers`, `code`) answers that; `delayMs` waits before the first byte; `cut: 'before'` ends
-   *   the connection without acting, `'after'` acted but not answered, `'during'` in the middle of the answer; `end: n` ends a stream as if
+   *   the connection without acting, `'after'` acted but not answered, `'early'` as soon as the command
+   *   runs, `'during'` in the middle of the answer; `end: n` ends a stream as if
    *   it were whole after n lines of output; `twice: true` sends each line of output twice; `stall: true` acts and never answers,
    *   `'during'` begins to answer; `type` is a wrong content type; `without` a field left out; `stop` stops the machine once the
    *   command has printed that text
@@ -334,6 +338,7 @@ class FakeApi {
     await mkdir(join(root, CWD), { recursive: true });
     const id = `${version === 1 ? 'sbx' : 'sess'}_${randomBytes(8).toString('hex')}`;
     const machine = new Machine(id, root, options, this.env);
+    machine.skewMs = this.skewMs;
     this.machines.set(id, machine);
     return machine;
   }
@@ -395,6 +400,7 @@ class FakeApi {
     const { body, version, fault } = context;
     const machine = this.#runningMachine(context);
     const command = machine.start(body, version === 1 ? 'sandboxId' : 'sessionId');
+    if (fault.cut === 'early') return void context.request.socket.destroy();
     if (fault.stop) {
       for await (const { data } of command.lines()) if (data.includes(fault.stop)) break;
       await machine.stop();
@@ -497,7 +503,7 @@ class FakeApi {
 
 /** The answer of an act, unless it has answered by itself or the fault will not have it. */
 function respond({ request, response, fault }, answer) {
-  if (fault.cut === 'after') return request.socket.destroy();
+  if (fault.cut === 'after' || fault.cut === 'early') return request.socket.destroy();
   if (fault.stall || answer === undefined) return;
   if (fault.without) delete (answer.sandbox ?? answer.session ?? answer.command)?.[fault.without];
   send(response, 200, answer, fault.type && { 'content-type': fault.type });

@@ -518,7 +518,7 @@ export interface ProviderSandbox {
    */
   run(command: ProviderCommand): Promise<{ exitCode: number }>;
 
-  /** Ends everything that runs, and the sandbox. May be called again. */
+  /** Ends everything that runs, and the sandbox. May be called again, also because it has failed. */
   stop(options?: { signal?: AbortSignal }): Promise<void>;
 
   /** Whether commands can run, as far as is known without asking anybody: it is asked before each call, and answers at once. */

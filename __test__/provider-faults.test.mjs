@@ -537,6 +537,29 @@ describe('cleaning up', LIMIT, () => {
     assert.equal(await called, 1);
   });
 
+  test('a sandbox that could not be stopped is stopped later, and not tried for ever', async () => {
+    for (const [failures, tries] of [
+      [1, 2],
+      [9, 3],
+    ]) {
+      let tried = 0;
+      const { run, factory } = registered({
+        options: { poolTtlMs: 0, cleanupIntervalMs: 20 },
+        make: (sandbox) => ({
+          async stop() {
+            if (++tried === 1) await sandbox.stop();
+            if (tried <= failures) throw new Error('busy');
+          },
+        }),
+      });
+      assert.equal(await run('() => 1'), 1);
+      await until(() => tried === tries && pool().counts().scopes === 0, 10_000, 'it is forgotten');
+      await factory.cleanup();
+      assert.equal(tried, tries);
+      assert.equal(pool().counts().unstopped, 0);
+    }
+  });
+
   for (const [what, over] of [
     [
       'throws at once',

@@ -21,7 +21,7 @@ const {
   providerRequestJson,
   toolIdText,
 } = require('./options.js');
-const { idOf, logName, pool, stopped } = require('./provider-pool.js');
+const { idOf, leave, logName, pool } = require('./provider-pool.js');
 
 /** Everything of ours in a sandbox is below this folder of its working folder. */
 const FOLDER = '.native-sandbox';
@@ -107,7 +107,7 @@ class ProviderExecutor {
   async cleanup() {
     for (const call of this.#calls) if (!call.started) call.stop.abort(CLEANED_UP);
     while (this.#calls.size > 0) await Promise.all([...this.#calls].map(({ over }) => over));
-    await pool().leave(this);
+    await leave(this);
   }
 
   async #live(entry, request, argsText, sandboxConfig) {
@@ -244,28 +244,32 @@ class ProviderExecutor {
       signal: AbortSignal.timeout(details.installTimeoutMs),
     };
     const { scope, installTimeoutMs } = details;
-    const track = (promise) => pool().track(scope, promise);
+    // It may be a sandbox all the same, only not one that can be used.
+    const discard = (unused) => {
+      if (typeof quietly(() => unused?.stop) === 'function') pool().discard(this.#name, scope, unused);
+    };
     const create = () => {
       const creation = (async () => this.#provider.create(request))();
       // What comes late is stopped; what never comes is not waited for.
-      track(bounded(installTimeoutMs + LATE_LIMIT_MS, undefined, () => creation, { __proto__: null, holds: false }));
+      pool().track(
+        scope,
+        bounded(installTimeoutMs + LATE_LIMIT_MS, undefined, () => creation, { __proto__: null, holds: false })
+      );
       return creation;
     };
     let sandbox;
     try {
-      const late = (left) => track(stopped(this.#name, left));
-      sandbox = await bounded(installTimeoutMs, signal, create, { __proto__: null, late });
+      sandbox = await bounded(installTimeoutMs, signal, create, { __proto__: null, late: discard });
       assertSandbox(this.#name, sandbox);
     } catch (error) {
-      // It may be a sandbox all the same, only not one that can be used.
-      if (typeof quietly(() => sandbox?.stop) === 'function') track(stopped(this.#name, sandbox));
+      discard(sandbox);
       if (signal.aborted) throw error;
       throw failure('START_FAILED', 'start', `Provider "${this.#name}" could not create a sandbox`, error);
     }
     try {
       await this.#prepare(sandbox, details, signal);
     } catch (error) {
-      track(stopped(this.#name, sandbox));
+      discard(sandbox);
       throw error;
     }
     const ms = Math.round(performance.now() - began);

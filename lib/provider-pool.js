@@ -9,6 +9,10 @@ const { native } = require('./native.js');
 
 /** A sandbox that is to be stopped and does not answer is left to its own end after this. */
 const STOP_LIMIT_MS = 20_000;
+/** How often it is tried to stop a sandbox: when it is given up, then at each look for idle ones. */
+const STOP_TRIES = 3;
+/** Sandboxes that are remembered as not stopped. */
+const UNSTOPPED_LIMIT = 200;
 /** Sandboxes in a row that cannot be used when they are lent; then something else is wrong. */
 const DEAD_LIMIT = 3;
 
@@ -25,6 +29,8 @@ class ProviderPool {
   #creations = new Map();
   /** Creations, stops and so on that no call waits for: of which scope, and what ends them early. */
   #pending = new Map();
+  /** What could not be stopped, and costs money until its end, by sandbox. */
+  #unstopped = new Map();
   /** Who uses a scope, as long as there is anything of it. @type {Map<string, Set<object>>} */
   #users = new Map();
   #sweeper;
@@ -129,8 +135,9 @@ class ProviderPool {
     clearInterval(this.#sweeper);
     this.#sweeper = setInterval(() => {
       this.#stop(this.#desk.sweep());
+      this.#stopAgain(() => true);
       const { ready, retired, creating } = this.#desk.counts();
-      if (ready + retired + creating > 0) return;
+      if (ready + retired + creating + this.#unstopped.size + this.#pending.size > 0) return;
       clearInterval(this.#sweeper);
       this.#sweeper = undefined;
     }, this.#sweepMs).unref();
@@ -146,6 +153,7 @@ class ProviderPool {
       if (!users.delete(user) || users.size > 0) continue;
       this.#users.delete(scope);
       this.#stop(this.#desk.drain(scope));
+      this.#stopAgain((one) => one.scope === scope);
       for (const [, { scope: of, end }] of this.#pending) if (of === scope) end?.();
       left.push(this.#settled(scope));
     }
@@ -175,20 +183,38 @@ class ProviderPool {
   /** Of a scope of which there is nothing any more nothing is remembered: credentials change, and so do scopes. */
   #forget(scope) {
     if (!this.#users.has(scope)) return;
-    const held = [this.#sandboxes, this.#creations, this.#pending];
+    const held = [this.#sandboxes, this.#creations, this.#pending, this.#unstopped];
     for (const map of held) for (const { scope: of } of map.values()) if (of === scope) return;
     this.#users.delete(scope);
   }
 
   counts() {
-    return { ...this.#desk.counts(), scopes: this.#users.size, pending: this.#pending.size };
+    const { size: scopes } = this.#users;
+    return { ...this.#desk.counts(), scopes, pending: this.#pending.size, unstopped: this.#unstopped.size };
   }
 
   #stop(creations) {
     for (const creation of creations) {
       const { sandbox, name, scope } = this.#sandboxes.get(creation);
       this.#sandboxes.delete(creation);
-      this.track(scope, stopped(name, sandbox));
+      this.discard(name, scope, sandbox);
+    }
+  }
+
+  /** Stops a sandbox that is nobody's; where that fails, again later. */
+  discard(name, scope, sandbox, tries = 1) {
+    const stopping = async () => {
+      const isOver = (await stopped(name, sandbox)) || tries >= STOP_TRIES || this.#unstopped.size >= UNSTOPPED_LIMIT;
+      if (!isOver) this.#unstopped.set(sandbox, { name, scope, tries });
+    };
+    this.track(scope, stopping());
+  }
+
+  #stopAgain(isMeant) {
+    for (const [sandbox, one] of [...this.#unstopped]) {
+      if (!isMeant(one)) continue;
+      this.#unstopped.delete(sandbox);
+      this.discard(one.name, one.scope, sandbox, one.tries + 1);
     }
   }
 }
@@ -203,14 +229,16 @@ function lifeOf(sandbox) {
   return typeof ms === 'number' && ms > 0 ? ms : 0;
 }
 
-/** Stops a sandbox; never rejects, as nobody could do more about it. */
+/** Stops a sandbox, or tells in the log why not; gives whether it did. Never rejects. */
 async function stopped(name, sandbox) {
   const about = { provider: name, sandbox: idOf(sandbox) };
   try {
     await bounded(STOP_LIMIT_MS, undefined, (signal) => sandbox.stop({ signal }));
     log(logName(name), 'debug', about, 'Cleaned up sandbox');
+    return true;
   } catch (error) {
     log(logName(name), 'warn', { ...about, error: reasonOf(error) }, 'Failed to clean up sandbox');
+    return false;
   }
 }
 
@@ -245,7 +273,12 @@ function pool() {
   return shared;
 }
 
+/** As `ProviderPool.leave`, where there is a pool: whoever has never made a call needs none. */
+async function leave(user) {
+  await shared?.leave(user);
+}
+
 exports.idOf = idOf;
+exports.leave = leave;
 exports.logName = logName;
 exports.pool = pool;
-exports.stopped = stopped;

@@ -544,12 +544,12 @@ mod tests {
             let mut stream = piece(0, 17, '.', "");
             let mut number = 0;
             for part in parts {
-                match part {
-                    Ok(text) => { expected.push_str(&text); stream.push_str(&text); }
-                    Err(()) => {
-                        number += 1;
-                        stream.push_str(&piece(number, 16, '.', ""));
-                    }
+                if let Ok(text) = part {
+                    expected.push_str(&text);
+                    stream.push_str(&text);
+                } else {
+                    number += 1;
+                    stream.push_str(&piece(number, 16, '.', ""));
                 }
             }
             stream.push_str(&piece(number + 1, 18, '.', "7"));

@@ -456,10 +456,10 @@ describe('configurations', LIMIT, () => {
   test('hundreds of configurations at once stay within the limit', async () => {
     const { run, counts, factory } = registered({
       create: async () => pretended({ run: () => new Promise(() => {}) }),
-      options: { timeoutMs: 1_500 },
+      options: { timeoutMs: 3_000 },
     });
     const calls = Array.from({ length: 250 }, (_, n) =>
-      rejection(run('() => 1', {}, { sandbox: { token: `token ${n}`, timeout: 1_500 } }))
+      rejection(run('() => 1', {}, { sandbox: { token: `token ${n}`, timeout: 3_000 } }))
     );
     const codes = (await Promise.all(calls)).map(({ code }) => code);
     assert.equal(codes.filter((code) => code === 'TIMEOUT').length, 200);
@@ -515,6 +515,50 @@ describe('cleaning up', LIMIT, () => {
     go();
     await Promise.all(both);
     assert.deepEqual(order.sort(), ['first', 'second']);
+  });
+
+  test('a storm of aborts, failures and cleanups leaves nothing, and mixes up no answers', async () => {
+    const options = { poolTtlMs: 60, cleanupIntervalMs: 20, lingerMs: 20, maxUseCount: 4 };
+    const made = [];
+    const { name, counts, factory } = registered({
+      options,
+      create: async (request) => {
+        await new Promise((go) => setTimeout(go, Math.random() * 40));
+        if (Math.random() < 0.1) throw new Error('no room');
+        const sandbox = await localFolders.create(request);
+        made.push(sandbox);
+        return sandbox;
+      },
+    });
+    const factories = [factory, new (surface().SandboxExecutorFactory)(options)];
+    const config = (n) => ({
+      description: '',
+      inputSchema: {},
+      dependencies: {},
+      executeCode: n % 5 === 0 ? '() => { for (;;); }' : '({ n }) => n',
+      sandboxConfig: { provider: name, account: n % 4, timeout: 400 },
+    });
+    const all = [];
+    for (let n = 0; n < 60; n++) {
+      const controller = new AbortController();
+      const own = factories[n % 2];
+      const answered = own.executeFunctionTool('t', { n }, config(n), { signal: controller.signal }).then(
+        (value) => assert.equal(value, n),
+        ({ code }) => assert.match(code, /^(START_FAILED|TIMEOUT|ABORTED|CLEANED_UP)$/)
+      );
+      all.push(answered);
+      if (n % 3 === 0) setTimeout(() => controller.abort(), Math.random() * 300);
+      if (n % 20 === 19) all.push(own.cleanup());
+      await new Promise((go) => setTimeout(go, Math.random() * 10));
+    }
+    await Promise.all(all);
+    await Promise.all(factories.map((one) => one.cleanup()));
+    assert.ok(counts.create > 0 && made.length > 0);
+    assert.deepEqual(
+      made.filter((sandbox) => sandbox.alive()),
+      []
+    );
+    assert.equal(pool().counts().leases, 0);
   });
 
   test('a cleanup during a run waits for it', async () => {

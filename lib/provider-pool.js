@@ -3,9 +3,12 @@
 // The sandboxes of this JavaScript environment: holds the providers' objects and does to them what the core's desk decides.
 
 const { TIMER_LIMIT_MS, bounded } = require('./bounded.js');
+const { tellSandbox } = require('./channels.js');
 const { SandboxError, reasonOf } = require('./errors.js');
 const { log, quietly } = require('./logger.js');
 const { native } = require('./native.js');
+const { setProviderCounts } = require('./native-executor.js');
+const { setPoolDrain } = require('./shutdown.js');
 
 /** A sandbox that is to be stopped and does not answer is left to its own end after this. */
 const STOP_LIMIT_MS = 20_000;
@@ -116,6 +119,7 @@ class ProviderPool {
       this.#creations.delete(creation);
     }
     this.#sandboxes.set(creation, { sandbox, name, scope });
+    tellSandbox(() => ({ event: 'created', provider: name, sandbox: idOf(sandbox) }));
     const lifeMs = lifeOf(sandbox);
     const arrived = this.#desk.ready(creation, lifeMs === Infinity ? undefined : lifeMs);
     for (const grant of arrived.granted) this.#waiting.get(grant.ticket)?.resolve(grant);
@@ -160,6 +164,14 @@ class ProviderPool {
     await Promise.all(left);
   }
 
+  /** Gives up all that is idle, whoever uses it; resolves when nothing is being created or stopped any more. */
+  async drain() {
+    this.#stop(this.#desk.drain(undefined));
+    this.#stopAgain(() => true);
+    for (const [, { end }] of this.#pending) end?.();
+    await this.#settled(undefined);
+  }
+
   /** Has `leave` wait for a promise, however it ends; `end` makes it end soon. */
   track(scope, promise, end = undefined) {
     const over = () => {
@@ -171,11 +183,12 @@ class ProviderPool {
     return promise;
   }
 
-  /** Resolves when nothing of a scope is being created or stopped any more. */
+  /** Resolves when nothing of a scope, or nothing at all, is being created or stopped any more. */
   async #settled(scope) {
     // What is waited for may be bounded by timers that do not keep the host alive.
     const hold = setInterval(() => {}, TIMER_LIMIT_MS);
-    const open = () => [...this.#pending].filter(([, pending]) => pending.scope === scope).map(([promise]) => promise);
+    const open = () =>
+      [...this.#pending].filter(([, { scope: of }]) => scope === undefined || of === scope).map(([promise]) => promise);
     for (let promises = open(); promises.length > 0; promises = open()) await Promise.all(promises);
     clearInterval(hold);
   }
@@ -197,6 +210,7 @@ class ProviderPool {
     for (const creation of creations) {
       const { sandbox, name, scope } = this.#sandboxes.get(creation);
       this.#sandboxes.delete(creation);
+      tellSandbox(() => ({ event: 'removed', provider: name, sandbox: idOf(sandbox) }));
       this.discard(name, scope, sandbox);
     }
   }
@@ -269,7 +283,14 @@ let shared;
 
 /** The one pool of this environment. */
 function pool() {
-  shared ??= new ProviderPool();
+  if (!shared) {
+    shared = new ProviderPool();
+    setPoolDrain(() => shared.drain());
+    setProviderCounts(() => {
+      const { ready, retired, creating, waiting, leases } = shared.counts();
+      return { sandboxes: ready, retired, creating, waiting, leases };
+    });
+  }
   return shared;
 }
 

@@ -18,6 +18,7 @@ const { wait } = Atomics;
 const { writeSync, rmSync, readdirSync, readFileSync } = fs;
 const { kill } = self;
 const exit = self.reallyExit.bind(self);
+const resourceUsage = self.resourceUsage.bind(self);
 const later = setTimeout;
 const idle = new Int32Array(new SharedArrayBuffer(4));
 const encode = TextEncoder.prototype.encode.bind(new TextEncoder());
@@ -48,6 +49,8 @@ const EXITING = 24;
 const INVALID = 25;
 /** Of a piece, what stands beside nonce and payload: number, length, type, whether more comes, the end. */
 const PIECE_FRAME_BYTES = 8 + 4 + 2 + 1 + 2;
+/** This script's own: what the process used. */
+const USED = 26;
 /** How what a function starts is found again. */
 const RUN_VARIABLE = 'NATIVE_SANDBOX_RUN';
 /** How the host names the process of a run: of each process, should the request have come twice. */
@@ -130,12 +133,17 @@ function run() {
       start = end;
     } while (start < text.length);
     if (type === STARTED) isStarted = true;
-    if ((type >= RETURNED && type <= TOO_LARGE) || type === INVALID) goSoon(lingerMs);
+    if ((type >= RETURNED && type <= TOO_LARGE) || type === INVALID) goSoon(lingerMs, leave);
+  };
+  const leave = () => {
+    const { userCPUTime, systemCPUTime, maxRSS } = resourceUsage();
+    tell(USED, `{"cpuUs":${userCPUTime + systemCPUTime},"maxRssKib":${maxRSS}}`);
+    cleanUp();
   };
   self.on('exit', (code) => {
     // From the start of the function on the worker tells it.
     if (!isStarted) tell(EXITING, `{"code":${code | 0}}`);
-    cleanUp();
+    leave();
   });
   // The run is this process's: from here on the host knows what did not happen.
   tell(READY, '');
@@ -143,9 +151,9 @@ function run() {
 }
 
 /** What the function left running does not hold the run open for longer than this. */
-function goSoon(lingerMs) {
+function goSoon(lingerMs, leave) {
   later(() => {
-    cleanUp();
+    leave();
     exit(0);
   }, lingerMs).unref();
 }

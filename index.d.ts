@@ -42,7 +42,10 @@ export interface VercelSandboxConfig {
 
 export type SandboxConfig = NativeSandboxConfig | VercelSandboxConfig;
 
-/** Runs the function by a registered provider; see {@link registerProvider}. Further fields, such as credentials, are the provider's. */
+/**
+ * Runs the function by a registered provider; see {@link registerProvider}. Further fields, such as credentials, are the provider's. They
+ * tell sandboxes apart, so they have to be plain values, as JSON carries them: functions and objects of classes are `INVALID_CONFIG`.
+ */
 export interface ProviderSandboxConfig {
   provider: string;
   runtime?: 'node22' | 'typescript';
@@ -524,7 +527,7 @@ export interface Provider {
 
   /**
    * Stops what processes of this machine left that are dead; resolves to how many sandboxes. Called once for each account and
-   * process, in the background; a rejection is only logged.
+   * process, in the background; `cleanup()` ends it by the signal, and the next call begins it again. A rejection is only logged.
    */
   reclaim?(request: {
     config: ProviderSandboxConfig;
@@ -536,13 +539,19 @@ export interface Provider {
 }
 
 export interface ProviderCreateRequest {
-  /** The call's `sandboxConfig`. Sandboxes are shared between calls whose configurations are equal but for `timeout`. */
+  /** A copy of the call's `sandboxConfig`. Sandboxes are shared between calls whose configurations are equal but for `timeout`. */
   config: ProviderSandboxConfig;
-  /** Milliseconds that the sandbox should live; it is stopped before when it is not needed any more. */
+  /**
+   * Milliseconds that the sandbox should live from now on, its preparation included; it is stopped before when it is not needed any
+   * more. One that lives so much shorter that the call's timeout does not fit in fails the call.
+   */
   lifetimeMs: number;
   /** To mark the sandbox with, for {@link Provider.reclaim}. */
   owner: ProviderOwner;
-  /** Fires when nobody waits any longer. A sandbox that comes later is stopped. */
+  /**
+   * Fires when the time for a creation, `installTimeoutMs`, is over. Not when the calls that wait are ended: what is half made may
+   * be lost to everybody. A sandbox that comes when nobody waits for it is stopped.
+   */
   signal: AbortSignal;
 }
 
@@ -570,18 +579,21 @@ export interface ProviderSandbox {
 
   /**
    * Runs a command, without a shell and with an empty standard input. Resolves when it has ended, to its exit code: 128 and the
-   * signal's number where a signal ended it, 127 (or a rejection) where there is no such program. Rejects when it cannot be known how
-   * it ended; it is then taken for lost, and not run again.
+   * signal's number where a signal ended it, 127 (or a rejection) where there is no such program. By then all that it printed has been
+   * handed over. Rejects when it cannot be known how it ended; it is then taken for lost, and not run again.
    */
   run(command: ProviderCommand): Promise<{ exitCode: number }>;
 
-  /** Ends everything that runs, and the sandbox. May be called again. */
+  /** Ends everything that runs, and the sandbox. May be called again, also because it has failed. */
   stop(options?: { signal?: AbortSignal }): Promise<void>;
 
-  /** Whether commands can run, as far as is known without asking anybody: it is asked before each call. */
+  /** Whether commands can run, as far as is known without asking anybody: it is asked before each call, and answers at once. */
   alive(): boolean;
 
-  /** Milliseconds until the sandbox ends by itself, as far as is known without asking anybody; `Infinity` if it does not. */
+  /**
+   * Milliseconds until the sandbox ends by itself, as far as is known without asking anybody; `Infinity` if it does not. Asked before
+   * each call, too.
+   */
   remainingLifetimeMs(): number;
 }
 

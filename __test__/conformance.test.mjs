@@ -93,6 +93,12 @@ function spoiled(over) {
 
 const FAULTS = {
   'a new sandbox is alive, and lives as long as was asked for': () => ({ remainingLifetimeMs: () => 1_000 }),
+  'node is new enough, and npm is there': (sandbox) => ({
+    run: (command) => (command.command === 'npm' ? Promise.resolve({ exitCode: 127 }) : sandbox.run(command)),
+  }),
+  'a program that is not there is told': (sandbox) => ({
+    run: (command) => sandbox.run(command).catch(() => ({ exitCode: 0 })),
+  }),
   'exit codes are told; a signal counts as 128 and its number': (sandbox) => ({
     run: async (command) => ({ exitCode: (await sandbox.run(command)).exitCode === 0 ? 0 : 1 }),
   }),

@@ -43,8 +43,9 @@ class Bench {
 
 const within = (act) => bounded(STEP_LIMIT_MS, undefined, act);
 
-/** Starts a script; `out` and `err` grow while it runs, `over` gives its exit code. */
-function start(sandbox, script, { args = [], cwd = '.', env = {}, timeoutMs = STEP_LIMIT_MS, signal } = {}) {
+/** Starts a script, or the `command` of the options; `out` and `err` grow while it runs, `over` gives its exit code. */
+function start(sandbox, script, options = {}) {
+  const { command = 'node', args = [], cwd = '.', env = {}, timeoutMs = STEP_LIMIT_MS, signal } = options;
   const run = { out: Buffer.alloc(0), err: Buffer.alloc(0), chunks: 0 };
   const onOutput = (stream, chunk) => {
     const key = { stdout: 'out', stderr: 'err' }[stream];
@@ -52,8 +53,10 @@ function start(sandbox, script, { args = [], cwd = '.', env = {}, timeoutMs = ST
     run[key] = Buffer.concat([run[key], Buffer.from(chunk)]);
     run.chunks++;
   };
-  const command = { command: 'node', args: ['-e', script, ...args], cwd, env, timeoutMs, onOutput, signal };
-  run.over = within(() => sandbox.run(command)).then(({ exitCode }) => exitCode);
+  const given = command === 'node' ? ['-e', script, ...args] : args;
+  run.over = within(() => sandbox.run({ command, args: given, cwd, env, timeoutMs, onOutput, signal })).then(
+    ({ exitCode }) => exitCode
+  );
   run.over.catch(() => {});
   return run;
 }
@@ -90,6 +93,23 @@ const INTERFACE = {
     assert.ok(typeof sandbox.id === 'string' && sandbox.id !== '', 'id is a text');
     const left = sandbox.remainingLifetimeMs();
     assert.ok(left > LIFETIME_MS - STEP_LIMIT_MS, `${left} ms are left`);
+    if (left !== Infinity)
+      await until(() => sandbox.remainingLifetimeMs() < left, 'remainingLifetimeMs() gets smaller');
+  },
+  'node is new enough, and npm is there': async (bench) => {
+    const sandbox = await bench.create();
+    const { out } = await finished(sandbox, 'console.log(process.versions.node)');
+    const [major, minor] = out.split('.').map(Number);
+    assert.ok(major > 20 || (major === 20 && minor >= 12), `node is ${out.trim()}, and has to be 20.12 or newer`);
+    const npm = start(sandbox, '', { command: 'npm', args: ['--version'] });
+    assert.equal(await npm.over, 0, `npm --version printed ${npm.err}`);
+  },
+  'a program that is not there is told': async (bench) => {
+    const sandbox = await bench.create();
+    const none = start(sandbox, '', { command: 'no-such-program', args: [] });
+    const ended = await none.over.catch(() => 127);
+    assert.equal(ended, 127);
+    assert.equal((await finished(sandbox, 'console.log(1)')).out, '1\n');
   },
   'files are written with their folders, replaced, and read by commands': async (bench) => {
     const sandbox = await bench.create();

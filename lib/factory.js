@@ -6,7 +6,7 @@ const { callSite, invalidConfig, reasonOf, standAt, textOf } = require('./errors
 const { bareArray, mapDelete, mapForEach, mapGet, mapHas, mapSet } = require('./intrinsics.js');
 const { log } = require('./logger.js');
 const { NativeSandboxExecutor, cleanUp, configure, execute, warm, watched } = require('./native-executor.js');
-const { GivenOptions, sandboxFields } = require('./options.js');
+const { GivenOptions, providerFields } = require('./options.js');
 const { providerOf } = require('./providers.js');
 const { deadlineOf, shuttingDown } = require('./shutdown.js');
 
@@ -20,6 +20,8 @@ class SandboxExecutorFactory {
   #nativeExecutor;
   /** By provider. */
   #executors = new Map();
+  /** Those of former times that are being cleaned up. */
+  #leaving;
   /** How many cleanups with a deadline are under way: they take no calls. */
   #closing = 0;
 
@@ -57,7 +59,7 @@ class SandboxExecutorFactory {
     if (this.#closing > 0) throw standAt(shuttingDown(CLOSING), site);
     if (provider === 'native') return await execute(this.#native(), site, functionId, args, config, call);
     return await watched(provider, functionId, site, (observer) => {
-      const fields = sandboxFields(sandboxConfig);
+      const fields = providerFields(provider, sandboxConfig);
       return this.#executor(provider, fields).run(functionId, args, config, fields, call, observer);
     });
   }
@@ -89,12 +91,14 @@ class SandboxExecutorFactory {
     mapForEach(executors, (other) => {
       others[others.length] = other.cleanup(deadlineMs);
     });
+    const leaving = allOf(others, this.#leaving);
+    this.#leaving = leaving;
     const native =
       executor || drain ? cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain, deadlineMs) : undefined;
     try {
       await native;
     } finally {
-      for (let i = 0; i < others.length; i++) await others[i];
+      await leaving;
     }
     log(NAME, 'info', {}, 'Sandbox executor cleanup completed');
   }
@@ -119,6 +123,12 @@ class SandboxExecutorFactory {
     }
     return this.#nativeExecutor;
   }
+}
+
+/** Waits for the cleanups, and for `before`: whoever cleans up twice is not told that all is gone while it is going. */
+async function allOf(cleanups, before) {
+  await before;
+  for (let i = 0; i < cleanups.length; i++) await cleanups[i];
 }
 
 /** Who takes the call, or why nobody does. */

@@ -4,7 +4,7 @@
 // afterwards (libraries do), or have put fields on `Object.prototype` before: no method is looked up on a prototype, and
 // objects that are read from have none of their own.
 
-const { apply } = Reflect;
+const { apply, getPrototypeOf } = Reflect;
 const { defineProperty, hasOwn, keys, setPrototypeOf } = Object;
 const { parse, stringify } = JSON;
 const { isArray } = Array;
@@ -23,6 +23,7 @@ exports.keys = keys;
 exports.min = min;
 exports.now = performance.now.bind(performance);
 exports.parse = parse;
+exports.prototypeOf = getPrototypeOf;
 exports.stringify = stringify;
 
 exports.includes = uncurry(String.prototype.includes);

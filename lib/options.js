@@ -12,6 +12,8 @@ const {
   isFiniteNumber,
   keys,
   min,
+  parse,
+  prototypeOf,
   stringify,
   toWellFormed,
 } = require('./intrinsics.js');
@@ -80,8 +82,11 @@ class GivenOptions {
   }
 }
 
-/** A copy without prototypes of what JSON carries; anything else JSON would silently turn into "not set". */
-function plainCopy(what, value, levels) {
+/**
+ * A copy without prototypes of what JSON carries; anything else JSON would silently turn into "not set". Objects of classes are read
+ * as if they had none, unless `isStrict`.
+ */
+function plainCopy(what, value, levels, isStrict = false) {
   const kind = typeof value;
   if (kind === 'function' || kind === 'symbol' || kind === 'bigint') {
     throw invalidConfig(`${what} must be a plain value, got ${kindOf(value)}`);
@@ -92,12 +97,15 @@ function plainCopy(what, value, levels) {
   if (kind !== 'object' || value === null) return value;
   if (levels === 0) throw invalidConfig(`${what} is nested too deep`);
   const isList = attempt(what, 'read', () => isArray(value));
+  if (isStrict && !isList && !attempt(what, 'read', () => isPlain(value))) {
+    throw invalidConfig(`${what} must be a plain value, got an object of a class of its own`);
+  }
   const copy = isList ? bareArray() : { __proto__: null };
   const names = attempt(what, 'read', () => keys(value));
   for (let i = 0; i < names.length; i++) {
     const name = names[i];
     const within = `${what}.${name}`;
-    copy[name] = plainCopy(within, read(within, value, name), levels - 1);
+    copy[name] = plainCopy(within, read(within, value, name), levels - 1, isStrict);
   }
   return copy;
 }
@@ -244,8 +252,38 @@ function unwritable(sandbox) {
 }
 
 /**
+ * What a provider gets of a `sandboxConfig`: a copy of plain values. Anything else would not tell sandboxes apart, and calls with
+ * different credentials would share one.
+ * @throws {SandboxError} `INVALID_CONFIG`
+ */
+function providerFields(provider, given) {
+  const fields = sandboxFields(given);
+  const names = provider === 'vercel' ? SANDBOX_FIELDS : keys(fields);
+  const plain = { __proto__: null };
+  for (let i = 0; i < names.length; i++) {
+    const name = names[i];
+    const value = fields[name];
+    if (value === undefined) continue;
+    // What a time may be is checked with the call; it tells nothing apart.
+    plain[name] = name === 'timeout' ? value : plainValue(`sandboxConfig.${name}`, value);
+  }
+  return plain;
+}
+
+function plainValue(what, value) {
+  const copy = plainCopy(what, value, OPTION_LIMIT_LEVELS, true);
+  // The copy has no prototypes: arrays without methods are not for others.
+  return copy === undefined ? undefined : parse(stringify(copy));
+}
+
+/** Whether an object is one by itself: what a class keeps to itself cannot be copied. */
+function isPlain(object) {
+  const prototype = prototypeOf(object);
+  return prototype === null || prototypeOf(prototype) === null;
+}
+
 /**
- * The request of one call that a provider runs; `sandbox` is what `sandboxFields` made.
+ * The request of one call that a provider runs; `sandbox` is what `providerFields` made.
  * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
  */
 function providerRequestJson(provider, config, sandbox) {
@@ -354,10 +392,10 @@ exports.environmentJson = environmentJson;
 exports.kindOf = kindOf;
 exports.nodeAbi = nodeAbi;
 exports.optionsJson = optionsJson;
+exports.providerFields = providerFields;
 exports.providerOptionsJson = providerOptionsJson;
 exports.providerRequestJson = providerRequestJson;
 exports.read = read;
 exports.requestJson = requestJson;
-exports.sandboxFields = sandboxFields;
 exports.setsJson = setsJson;
 exports.toolIdText = toolIdText;

@@ -4,9 +4,11 @@
 // at the outside is decided in the core (`src/provider/`).
 
 const { randomBytes } = require('node:crypto');
+const { StringDecoder } = require('node:string_decoder');
 const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
-const { SandboxError, fromOutcome, invalidConfig, reasonOf } = require('./errors.js');
+const { SandboxError, fromOutcome, invalidConfig, reasonOf, textOf } = require('./errors.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
+const { hasOwn, hidden } = require('./intrinsics.js');
 const { log, quietly } = require('./logger.js');
 const { aborted, companions, parseResult, takeConfigured, whenAborted } = require('./native-executor.js');
 const { native } = require('./native.js');
@@ -19,7 +21,7 @@ const {
   providerRequestJson,
   toolIdText,
 } = require('./options.js');
-const { logName, pool, stopped } = require('./provider-pool.js');
+const { idOf, leave, logName, pool } = require('./provider-pool.js');
 const { assertOpen, shuttingDown, track } = require('./shutdown.js');
 
 /** Everything of ours in a sandbox is below this folder of its working folder. */
@@ -31,10 +33,14 @@ const RUNNER = `${SCRIPTS}/runner.cjs`;
 const SEND_LIMIT_MS = 10_000;
 /** Time for a run's end to be told after all that it may take, and for a kill. */
 const GRACE_MS = 5_000;
+/** A creation that has been given up is waited for so much longer, to stop what it makes. */
+const LATE_LIMIT_MS = 8_000;
 /** Of what an installation prints, what its error shows. */
 const INSTALL_TAIL_CHARS = 8 * 1024;
 /** Time to look for what dead hosts left. */
 const RECLAIM_LIMIT_MS = 60_000;
+/** A name that a file of variables can have. */
+const PLACEHOLDER = /^[A-Za-z_][\w.-]*$/;
 /** Scopes that are remembered as looked into. */
 const RECLAIMED_LIMIT = 1_000;
 const DAY_MS = 86_400_000;
@@ -47,8 +53,6 @@ const CLEANED_UP = Symbol('cleaned up');
 
 /** Where it was looked for what dead hosts left, by scope. */
 const reclaimed = new Set();
-/** How many executors used a scope and have not been cleaned up. */
-const users = new Map();
 
 /** Runs calls by one provider under one set of options. */
 class ProviderExecutor {
@@ -60,8 +64,6 @@ class ProviderExecutor {
   #calls = new Set();
   /** How many cleanups with a deadline are under way. */
   #closing = 0;
-  /** The scopes of calls so far. */
-  #scopes = new Set();
 
   constructor(name, provider, options) {
     this.#name = name;
@@ -70,7 +72,7 @@ class ProviderExecutor {
   }
 
   /**
-   * Runs one call; `sandboxConfig` is what `sandboxFields` made.
+   * Runs one call; `sandboxConfig` is what `providerFields` made.
    * @throws {SandboxError}
    */
   async run(toolId, args, config, sandboxConfig, call, observer) {
@@ -134,15 +136,7 @@ class ProviderExecutor {
       this.#closing -= 1;
       clearTimeout(deadline);
     }
-    const scopes = [...this.#scopes];
-    this.#scopes.clear();
-    const unused = scopes.filter((scope) => {
-      const others = users.get(scope) - 1;
-      if (others > 0) users.set(scope, others);
-      else users.delete(scope);
-      return others === 0;
-    });
-    await Promise.all(unused.map((scope) => pool().drain(scope)));
+    await leave(this);
   }
 
   async #idle() {
@@ -153,9 +147,8 @@ class ProviderExecutor {
     const plan = await this.#takeRules().plan(request);
     if (typeof plan.details !== 'function') throw fromOutcome(plan);
     const details = JSON.parse(plan.details());
-    this.#use(details.scope);
     pool().sweepEvery(details.cleanupIntervalMs);
-    this.#reclaim(details, sandboxConfig);
+    quietly(() => this.#reclaim(details, sandboxConfig));
     const { toolId } = entry;
     this.#log('debug', { functionId: toolId, dependencyHash: details.dependencyHash }, 'Executing function tool');
     try {
@@ -166,17 +159,11 @@ class ProviderExecutor {
     }
   }
 
-  #use(scope) {
-    if (this.#scopes.has(scope)) return;
-    this.#scopes.add(scope);
-    users.set(scope, (users.get(scope) ?? 0) + 1);
-  }
-
   #known({ stop, started }, error) {
     if (error instanceof SandboxError) return error;
     if (stop.signal.aborted && stop.signal.reason === CLEANED_UP) {
       const text = `Function execution was ended by cleanup()${started ? '' : ' before it ran'}`;
-      return new SandboxError(text, { code: 'CLEANED_UP', phase: started ? 'run' : 'queue' });
+      return new SandboxError(text, { __proto__: null, code: 'CLEANED_UP', phase: started ? 'run' : 'queue' });
     }
     if (stop.signal.aborted && error === stop.signal.reason) return aborted(error);
     return failure('START_FAILED', 'start', `Provider "${this.#name}" failed`, error);
@@ -184,10 +171,17 @@ class ProviderExecutor {
 
   /** A sandbox that has the job. A sandbox that turns out to be gone before anything ran is replaced, once. */
   async #leased(entry, plan, details, argsText, sandboxConfig) {
+    const call = {
+      user: this,
+      name: this.#name,
+      scope: details.scope,
+      lifetimeMs: details.neededLifetimeMs,
+      make: (signal) => this.#make(details, sandboxConfig, signal),
+      signal: entry.stop.signal,
+    };
     for (let attempts = 1; ; attempts++) {
-      const make = (signal) => this.#make(details, sandboxConfig, signal);
       entry.record.mark('install');
-      const lease = await pool().lease(plan, this.#name, make, entry.stop.signal);
+      const lease = await pool().lease(plan, call);
       entry.record.mark('start', { reused: lease.useCount > 1 });
       const id = randomBytes(8).toString('hex');
       const nonce = randomBytes(16).toString('hex');
@@ -202,7 +196,8 @@ class ProviderExecutor {
         // A call that was given up says nothing about the sandbox; its file may still arrive, and nothing runs it.
         lease.release(!entry.stop.signal.aborted);
         if (entry.stop.signal.aborted || !isGone || attempts > 1) throw this.#sendFailed(entry, error);
-        this.#log('debug', { sandbox: lease.sandbox.id, error: error?.message }, 'Sandbox is gone, taking another');
+        const why = { sandbox: idOf(lease.sandbox), error: reasonOf(error) };
+        this.#log('debug', why, 'Sandbox is gone, taking another');
       }
     }
   }
@@ -221,6 +216,7 @@ class ProviderExecutor {
     const { promise, resolve, reject } = Promise.withResolvers?.() ?? withResolvers();
     const end = new AbortController();
     let settled = false;
+    let over = false;
     let command;
     const settle = (outcome, error = errorOf(outcome)) => {
       if (settled) return;
@@ -228,7 +224,9 @@ class ProviderExecutor {
       clearTimeout(deadline);
       entry.stop.signal.removeEventListener('abort', onStop);
       const suspect = this.#judged(entry, lease, error);
-      entry.background = finish(lease, id, () => command, end, suspect, details.lingerMs);
+      entry.background = finish(lease, id, () => command, end, suspect, details.lingerMs).finally(() => {
+        over = true;
+      });
       if (error) reject(error);
       else answer(outcome, resolve, reject);
     };
@@ -236,10 +234,12 @@ class ProviderExecutor {
     entry.stop.signal.addEventListener('abort', onStop, { once: true });
     const deadline = setTimeout(() => settle(run.timedOut(details.timeoutMs)), details.timeoutMs);
     const onOutput = (stream, chunk) => {
+      // A provider may go on after it has stopped the sandbox.
+      if (over) return;
       try {
         const taken = run.push(stream, typeof chunk === 'string' ? Buffer.from(chunk) : chunk);
         entry.onLogs(stream, taken.text);
-        if (taken.outcome) settle(taken.outcome);
+        if (hasOwn(taken, 'outcome') && taken.outcome) settle(taken.outcome);
       } catch (error) {
         // Thrown into the provider's own callbacks it could end the host.
         settle(run.lost(`provider "${this.#name}" gave output that cannot be read: ${reasonOf(error)}`));
@@ -260,7 +260,7 @@ class ProviderExecutor {
         entry.record.exitCode = exitCodeOf(ended);
         settle(run.ended(entry.record.exitCode));
       },
-      (error) => settle(run.lost(`the connection to the sandbox failed: ${reasonOf(error)}`))
+      (error) => settle(undefined, lostBy(error, run.lost(`the connection to the sandbox failed: ${reasonOf(error)}`)))
     );
     return promise;
   }
@@ -277,33 +277,43 @@ class ProviderExecutor {
   async #make(details, sandboxConfig, signal) {
     const began = performance.now();
     const request = {
-      config: sandboxConfig,
+      config: { ...sandboxConfig },
       lifetimeMs: details.lifetimeMs,
       owner: hostIdentity(),
       // Not `signal`: a creation that is broken off half-way may leave a sandbox that nobody knows of. It is stopped when it comes.
       signal: AbortSignal.timeout(details.installTimeoutMs),
     };
-    const create = () => pool().track((async () => this.#provider.create(request))());
+    const { scope, installTimeoutMs } = details;
+    // It may be a sandbox all the same, only not one that can be used.
+    const discard = (unused) => {
+      if (typeof quietly(() => unused?.stop) === 'function') pool().discard(this.#name, scope, unused);
+    };
+    const create = () => {
+      const creation = (async () => this.#provider.create(request))();
+      // What comes late is stopped; what never comes is not waited for.
+      pool().track(
+        scope,
+        bounded(installTimeoutMs + LATE_LIMIT_MS, undefined, () => creation, { __proto__: null, holds: false })
+      );
+      return creation;
+    };
     let sandbox;
     try {
-      sandbox = await bounded(details.installTimeoutMs, signal, create, (late) =>
-        pool().track(stopped(this.#name, late))
-      );
+      sandbox = await bounded(installTimeoutMs, signal, create, { __proto__: null, late: discard });
       assertSandbox(this.#name, sandbox);
     } catch (error) {
-      // It may be a sandbox all the same, only not one that can be used.
-      if (typeof sandbox?.stop === 'function') await stopped(this.#name, sandbox);
+      discard(sandbox);
       if (signal.aborted) throw error;
       throw failure('START_FAILED', 'start', `Provider "${this.#name}" could not create a sandbox`, error);
     }
     try {
       await this.#prepare(sandbox, details, signal);
     } catch (error) {
-      await stopped(this.#name, sandbox);
+      discard(sandbox);
       throw error;
     }
     const ms = Math.round(performance.now() - began);
-    this.#log('debug', { sandbox: sandbox.id, dependencyHash: details.dependencyHash, ms }, 'Created new sandbox');
+    this.#log('debug', { sandbox: idOf(sandbox), dependencyHash: details.dependencyHash, ms }, 'Created new sandbox');
     return sandbox;
   }
 
@@ -316,16 +326,17 @@ class ProviderExecutor {
       { path: `${FOLDER}/${SCRIPTS}/worker.cjs`, content: worker },
       { path: `${FOLDER}/package.json`, content: JSON.stringify({ private: true, dependencies }) },
     ];
+    const end = performance.now() + details.installTimeoutMs;
     try {
       await bounded(details.installTimeoutMs, signal, (stop) => sandbox.writeFiles(files, { signal: stop }));
     } catch (error) {
       if (signal.aborted) throw error;
       throw failure('START_FAILED', 'start', `Provider "${this.#name}" could not prepare a sandbox`, error);
     }
-    const end = performance.now() + details.installTimeoutMs;
-    for (const args of npmCommands(details)) await install(sandbox, args, details, end, signal);
+    for (const args of npmCommands(details))
+      await install(sandbox, [RUNNER, 'once', args[0], 'npm', ...args], details, end, signal);
     if (Object.keys(dependencies).length > 0) {
-      this.#log('debug', { sandbox: sandbox.id, dependencies }, 'Dependencies installed successfully');
+      this.#log('debug', { sandbox: idOf(sandbox), dependencies }, 'Dependencies installed successfully');
     }
   }
 
@@ -334,12 +345,17 @@ class ProviderExecutor {
     if (typeof this.#provider.reclaim !== 'function' || reclaimed.has(scope)) return;
     if (reclaimed.size >= RECLAIMED_LIMIT) reclaimed.clear();
     reclaimed.add(scope);
-    bounded(RECLAIM_LIMIT_MS, undefined, (signal) =>
-      this.#provider.reclaim({ config, owner: hostIdentity(), isDead, signal })
-    ).then(
+    const controller = new AbortController();
+    const look = (signal) => this.#provider.reclaim({ config: { ...config }, owner: hostIdentity(), isDead, signal });
+    const looked = bounded(RECLAIM_LIMIT_MS, controller.signal, look, { __proto__: null, holds: false }).then(
       (count) => count > 0 && this.#log('info', { count }, 'Stopped sandboxes that dead hosts left'),
-      (error) => this.#log('debug', { error: reasonOf(error) }, 'Could not look for sandboxes of dead hosts')
+      (error) => {
+        // The next call looks again.
+        if (controller.signal.aborted) reclaimed.delete(scope);
+        this.#log('debug', { error: reasonOf(error) }, 'Could not look for sandboxes of dead hosts');
+      }
     );
+    pool().track(scope, looked, () => controller.abort(new Error('cleanup() was called')));
   }
 
   #takeRules() {
@@ -442,7 +458,16 @@ function errorOf(outcome) {
 
 /** What a provider gave as exit code, if it is one. */
 function exitCodeOf(ended) {
-  return Number.isInteger(ended?.exitCode) ? ended.exitCode | 0 : undefined;
+  const code = quietly(() => ended.exitCode);
+  return Number.isInteger(code) ? code | 0 : undefined;
+}
+
+/** The error of a run whose answer was lost because of `error`; an error of ours stays what it is. */
+function lostBy(error, outcome) {
+  if (error instanceof SandboxError) return error;
+  const lost = fromOutcome(outcome);
+  hidden(lost, 'cause', error);
+  return lost;
 }
 
 function answer(outcome, resolve, reject) {
@@ -469,8 +494,9 @@ function jobFiles(id, nonce, { job, code, env, envNames, lingerMs }, argsText) {
     },
   ];
   // The original's placeholders, for tools that load such a file.
-  if (envNames.length > 0) {
-    const lines = envNames.map((name) => `${name}=${env[name] === undefined ? '' : JSON.stringify(env[name])}`);
+  const names = envNames.filter((name) => PLACEHOLDER.test(name));
+  if (names.length > 0) {
+    const lines = names.map((name) => `${name}=${hasOwn(env, name) ? JSON.stringify(env[name]) : ''}`);
     files.push({ path: `${folder}/.env`, content: `${lines.join('\n')}\n` });
   }
   return files;
@@ -497,27 +523,33 @@ function scriptsOf(option) {
 
 async function install(sandbox, args, details, end, signal) {
   let tail = '';
-  const onOutput = (stream, chunk) => {
-    if (stream === 'stderr') tail = `${tail}${Buffer.from(chunk).toString()}`.slice(-INSTALL_TAIL_CHARS);
-  };
+  const decoder = new StringDecoder();
+  // Never throws: it is called in the provider's own callbacks.
+  const onOutput = (stream, chunk) =>
+    quietly(() => {
+      if (stream === 'stderr') tail = `${tail}${decoder.write(Buffer.from(chunk))}`.slice(-INSTALL_TAIL_CHARS);
+    });
   const timeoutMs = Math.max(end - performance.now(), 1);
   let exitCode;
   try {
-    ({ exitCode } = await bounded(timeoutMs, signal, (stop) =>
-      sandbox.run({ command: 'npm', args, cwd: FOLDER, env: {}, timeoutMs, onOutput, signal: stop })
-    ));
+    exitCode = exitCodeOf(
+      await bounded(timeoutMs, signal, (stop) =>
+        sandbox.run({ command: 'node', args, cwd: FOLDER, env: {}, timeoutMs, onOutput, signal: stop })
+      )
+    );
   } catch (error) {
     if (signal.aborted) throw error;
     if (error instanceof OutOfTime) {
       const text = `Failed to install dependencies: not done within ${details.installTimeoutMs}ms`;
-      throw new SandboxError(text, { code: 'INSTALL_TIMEOUT', phase: 'install', stderr: tail });
+      throw new SandboxError(text, { __proto__: null, code: 'INSTALL_TIMEOUT', phase: 'install', stderr: tail });
     }
     throw failure('INSTALL_FAILED', 'install', 'Failed to install dependencies', error);
   }
   if (exitCode === 0) return;
-  const why = tail.trimEnd() || `npm ended with code ${exitCode}`;
+  const ended = exitCode === undefined ? 'the sandbox did not say how npm ended' : `npm ended with code ${exitCode}`;
+  const why = tail.trimEnd() || ended;
   const text = `Failed to install dependencies: ${why}`;
-  throw new SandboxError(text, { code: 'INSTALL_FAILED', phase: 'install', stderr: tail });
+  throw new SandboxError(text, { __proto__: null, code: 'INSTALL_FAILED', phase: 'install', stderr: tail });
 }
 
 const METHODS = ['writeFiles', 'run', 'stop', 'alive', 'remainingLifetimeMs'];
@@ -525,12 +557,32 @@ const METHODS = ['writeFiles', 'run', 'stop', 'alive', 'remainingLifetimeMs'];
 function assertSandbox(name, sandbox) {
   const missing = METHODS.filter((method) => typeof sandbox?.[method] !== 'function');
   if (missing.length > 0) throw new TypeError(`what create() of "${name}" gives has no ${missing.join(', ')}`);
+  // Asked before each call: what cannot be understood would look like a dead sandbox, or like one that never ends.
+  assertAnswer(
+    name,
+    'alive',
+    'boolean',
+    quietly(() => sandbox.alive())
+  );
+  assertAnswer(
+    name,
+    'remainingLifetimeMs',
+    'number',
+    quietly(() => sandbox.remainingLifetimeMs())
+  );
+}
+
+function assertAnswer(name, method, type, answer) {
+  const isKnown = typeof answer === type && !Number.isNaN(answer);
+  if (isKnown) return;
+  const what = typeof answer?.then === 'function' ? 'a promise' : `${kindOf(answer)} ${textOf(answer)}`;
+  throw new TypeError(`${method}() of what create() of "${name}" gives must give a ${type} at once, and gave ${what}`);
 }
 
 /** An error of the provider's, with ours around it; an error of ours stays what it is. */
 function failure(code, phase, what, error) {
   if (error instanceof SandboxError) return error;
-  return new SandboxError(`${what}: ${reasonOf(error)}`, { code, phase, cause: error });
+  return new SandboxError(`${what}: ${reasonOf(error)}`, { __proto__: null, code, phase, cause: error });
 }
 
 exports.ProviderExecutor = ProviderExecutor;

@@ -5,7 +5,7 @@
 const { callSite } = require('./errors.js');
 const { log } = require('./logger.js');
 const { companions, watched } = require('./native-executor.js');
-const { read, sandboxFields } = require('./options.js');
+const { providerFields, read } = require('./options.js');
 const { providerOf } = require('./providers.js');
 const { deadlineOf } = require('./shutdown.js');
 
@@ -38,7 +38,7 @@ class VercelSandboxExecutor {
 
   constructor(config, options) {
     try {
-      this.#config = sandboxFields(config);
+      this.#config = providerFields('vercel', config);
     } catch (error) {
       this.#problem = error;
     }
@@ -52,13 +52,15 @@ class VercelSandboxExecutor {
   async executeFunctionTool(functionId, args, toolConfig, call) {
     const began = performance.now();
     const logs = [];
+    let isOver = false;
     const site = callSite(VercelSandboxExecutor.prototype.executeFunctionTool);
     const answer = { success: false };
     try {
       answer.result = await watched('vercel', functionId, site, (observer) => {
         const given = companions(call);
         const onLogs = (chunk) => {
-          collect(logs, chunk.text);
+          // What comes after the answer is not the answer's.
+          if (!isOver) collect(logs, chunk.text);
           given.onLogs?.(chunk);
         };
         const config = this.#configFor(toolConfig);
@@ -75,6 +77,7 @@ class VercelSandboxExecutor {
     } catch (error) {
       answer.error = error.message;
     }
+    isOver = true;
     return { ...answer, logs, executionTime: Math.round(performance.now() - began) };
   }
 
@@ -85,7 +88,7 @@ class VercelSandboxExecutor {
   /** The account is this executor's, whatever the tool says; runtime, time and size are the tool's, where it has any. */
   #configFor(toolConfig) {
     if (this.#problem) throw this.#problem;
-    const given = sandboxFields(read('sandboxConfig', toolConfig ?? {}, 'sandboxConfig'));
+    const given = providerFields('vercel', read('sandboxConfig', toolConfig ?? {}, 'sandboxConfig'));
     const config = { __proto__: null, ...this.#config };
     if (given.provider !== 'vercel') return config;
     for (const name of ['runtime', 'timeout', 'vcpus']) if (given[name] !== undefined) config[name] = given[name];
@@ -97,7 +100,7 @@ class VercelSandboxExecutor {
 function digestOf(config) {
   try {
     const { createHash } = require('node:crypto');
-    const sorted = Object.entries(sandboxFields(config)).sort(([a], [b]) => (a < b ? -1 : 1));
+    const sorted = Object.entries(providerFields('vercel', config)).sort(([a], [b]) => (a < b ? -1 : 1));
     return createHash('sha256').update(JSON.stringify(sorted)).digest('hex');
   } catch {
     return undefined;

@@ -6,16 +6,24 @@
 const { randomBytes } = require('node:crypto');
 const { posix } = require('node:path');
 const { Writable } = require('node:stream');
-const { SandboxError, invalidConfig } = require('./errors.js');
+const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
 
 const PACKAGE = '@vercel/sandbox';
 const SUPPORTED = '0.0.24 || ^1.10 || ^2 || ^3';
+/** Versions that are too old: all below 1.10 but one. */
+const TOO_OLD = /^(?:0\.(?!0\.24$)|1\.\d\.)/;
 
 /** What the sandbox runs; TypeScript is transformed before it gets there. */
 const RUNTIME = 'node22';
 /** Where the files of a sandbox are, should the SDK not say. */
 const DEFAULT_CWD = '/vercel/sandbox';
 const CREDENTIALS = ['token', 'teamId', 'projectId'];
+/** The answer that a name is taken, the creation's own one included. */
+const TAKEN_STATUS = 409;
+/** Names that a creation tries. */
+const NAMES_LIMIT = 2;
+/** Answers about the account: what was asked for plays no part. */
+const ACCOUNT_STATUS = [401, 402, 403, 429];
 /** Answers that say that the sandbox is gone. */
 const GONE_STATUS = [404, 410];
 const GONE_CODES = ['sandbox_stopped', 'sandbox_stopping', 'sandbox_snapshotting'];
@@ -42,15 +50,29 @@ async function sdk() {
     const module = await loading;
     const Sandbox = module.Sandbox ?? module.default?.Sandbox;
     if (typeof Sandbox?.create !== 'function') throw new TypeError('it has no Sandbox.create');
+    const version = installedVersion();
+    if (TOO_OLD.test(version)) throw new TypeError(`version ${version} is installed`);
     return Sandbox;
   } catch (cause) {
     loading = undefined;
     const text =
       `provider 'vercel' needs the package ${PACKAGE} (${SUPPORTED}), which could not be loaded: install it with ` +
-      `\`npm install ${PACKAGE}\`. Reason: ${String(cause.message).split('\n')[0]}`;
+      `\`npm install ${PACKAGE}\`. Reason: ${reasonOf(cause).split('\n')[0]}`;
     throw new SandboxError(text, { code: 'START_FAILED', phase: 'start', cause });
   }
 }
+
+/** The SDK's version; empty where it does not show it. */
+function installedVersion() {
+  try {
+    return String(require(`${PACKAGE}/package.json`).version);
+  } catch {
+    return '';
+  }
+}
+
+/** Whether sandboxes have names: from version 2 on. */
+const isNamed = (Sandbox) => typeof Sandbox.prototype?.currentSession === 'function';
 
 /** All credentials, or none: then the SDK takes those of its environment (OIDC). */
 function credentialsOf(config) {
@@ -63,13 +85,28 @@ function credentialsOf(config) {
   return Object.fromEntries(CREDENTIALS.map((name) => [name, config[name]]));
 }
 
-async function create({ config, lifetimeMs, owner, signal }) {
-  const credentials = credentialsOf(config);
+async function create(request) {
+  const credentials = credentialsOf(request.config);
   const Sandbox = await sdk();
+  const signal = plain(request.signal);
+  for (let names = 1; ; names++) {
+    const name = `nse-${request.owner.machine}-${process.pid}-${randomBytes(6).toString('hex')}`;
+    try {
+      return await createNamed(Sandbox, credentials, name, request, signal);
+    } catch (error) {
+      const status = statusOf(error.cause);
+      await forget(Sandbox, credentials, name, status);
+      // An earlier request for this one whose answer was lost has it: what that made is stopped by now.
+      const isTaken = status === TAKEN_STATUS && isNamed(Sandbox);
+      if (!isTaken || names >= NAMES_LIMIT || signal.aborted) throw error;
+    }
+  }
+}
+
+async function createNamed(Sandbox, credentials, name, { config, lifetimeMs, owner }, signal) {
   let resumed = false;
-  const name = `nse-${owner.machine}-${process.pid}-${randomBytes(6).toString('hex')}`;
   const began = performance.now();
-  const make = () =>
+  const sandbox = await explained(credentials, () =>
     Sandbox.create({
       ...credentials,
       runtime: RUNTIME,
@@ -83,28 +120,31 @@ async function create({ config, lifetimeMs, owner, signal }) {
         resumed = true;
       },
       signal,
-    });
-  let sandbox;
-  try {
-    sandbox = await explained(credentials, make);
-  } catch (error) {
-    await forget(Sandbox, credentials, name, statusOf(error.cause));
-    throw error;
-  }
+    })
+  );
   return new VercelSandbox(sandbox, credentials, began, lifetimeMs, () => resumed);
 }
 
 /** A creation whose answer was lost or cannot be read may have made a sandbox all the same: from SDK 2 on its name is known. */
 async function forget(Sandbox, credentials, name, status) {
-  const refused = status >= 400 && status < 500;
-  if (refused || typeof Sandbox.prototype.currentSession !== 'function') return;
-  const signal = AbortSignal.timeout(FORGET_LIMIT_MS);
+  const isRefused = status >= 400 && status < 500 && status !== TAKEN_STATUS;
+  if (isRefused || !isNamed(Sandbox)) return;
+  const signal = plain(AbortSignal.timeout(FORGET_LIMIT_MS));
   try {
     const made = await Sandbox.get({ ...credentials, name, resume: false, signal });
     await made.stop({ signal });
   } catch {
     // There is none, or it cannot be reached: it ends with its lifetime.
   }
+}
+
+/** A signal that fires as `abort()` does. Requests that another reason ends are sent again by SDK 0.0.24, for half a minute. */
+function plain(signal) {
+  if (!signal) return undefined;
+  const controller = new AbortController();
+  if (signal.aborted) controller.abort();
+  else signal.addEventListener('abort', () => controller.abort(), { once: true });
+  return controller.signal;
 }
 
 class VercelSandbox {
@@ -115,6 +155,7 @@ class VercelSandbox {
   #endsAt;
   #isResumed;
   #gone = false;
+  #isStopped = false;
   #needsFolders = false;
 
   constructor(sandbox, credentials, began, lifetimeMs, isResumed) {
@@ -138,7 +179,8 @@ class VercelSandbox {
     return this.#endsAt - performance.now();
   }
 
-  async writeFiles(files, { signal } = {}) {
+  async writeFiles(files, options = {}) {
+    const signal = plain(options.signal);
     const write = () =>
       this.#machine.writeFiles(
         files.map(({ path, content }) => ({ path, content: Buffer.from(content) })),
@@ -149,7 +191,7 @@ class VercelSandbox {
       try {
         await write();
       } catch (error) {
-        if (isGone(error) || !isRefusal(error) || this.#needsFolders) throw error;
+        if (isGone(error) || !isRefusal(error) || isAboutAccount(error) || this.#needsFolders) throw error;
         // The archive makes the folders of its files; a service that does not is asked for them from now on.
         await this.#makeFolders(files, signal);
         await write();
@@ -174,7 +216,8 @@ class VercelSandbox {
     }
   }
 
-  run({ command, args, cwd, env, timeoutMs, onOutput, signal }) {
+  run({ command, args, cwd, env, timeoutMs, onOutput, ...options }) {
+    const signal = plain(options.signal);
     const params = {
       cmd: command,
       args,
@@ -214,14 +257,16 @@ class VercelSandbox {
     }
   }
 
-  async stop({ signal } = {}) {
-    if (this.#gone) return;
+  /** Asks the service also where an answer said that the sandbox is gone: it may have been about something else. */
+  async stop(options = {}) {
+    if (this.#isStopped) return;
     this.#gone = true;
     try {
-      await explained(this.#credentials, () => this.#machine.stop({ signal }));
+      await explained(this.#credentials, () => this.#machine.stop({ signal: plain(options.signal) }));
     } catch (error) {
       if (!isGone(error.cause ?? error)) throw error;
     }
+    this.#isStopped = true;
   }
 
   /** Whether the SDK has put another machine, without our files, in the place of this one. */
@@ -265,6 +310,10 @@ function isRefusal(error) {
   return statusOf(error) >= 400 && statusOf(error) < 500 && statusOf(error) !== 429;
 }
 
+function isAboutAccount(error) {
+  return ACCOUNT_STATUS.includes(statusOf(error));
+}
+
 /** Runs what the SDK does; its errors get the service's own words and lose what nobody is to read. */
 async function explained(credentials, act) {
   try {
@@ -274,7 +323,7 @@ async function explained(credentials, act) {
     const status = statusOf(error);
     const retryAfter = status === 429 ? error.response.headers?.get('retry-after') : undefined;
     const parts = [
-      String(error?.message ?? error),
+      reasonOf(error),
       serverText(error),
       retryAfter && `rate limited, to be tried again after ${retryAfter} s`,
     ].filter(Boolean);
@@ -295,20 +344,28 @@ function summary(error, status) {
 }
 
 /** Stops the sandboxes that dead processes of this machine left. SDKs before 2 have no tags: theirs end with their lifetime. */
-async function reclaim({ config, owner, isDead, signal }) {
+async function reclaim({ config, owner, isDead, ...request }) {
   const Sandbox = await sdk();
-  if (typeof Sandbox.prototype.currentSession !== 'function') return 0;
+  if (!isNamed(Sandbox)) return 0;
   const credentials = credentialsOf(config);
+  const signal = plain(request.signal);
+  const end = async (name) => {
+    try {
+      const left = await Sandbox.get({ ...credentials, name, resume: false, signal });
+      await left.stop({ signal });
+      return 1;
+    } catch {
+      // It has ended meanwhile, or another process was faster; the others are looked at all the same.
+      return 0;
+    }
+  };
   return explained(credentials, async () => {
     const listed = await Sandbox.list({ ...credentials, tags: { [MACHINE_TAG]: owner.machine }, signal });
     let count = 0;
     let seen = 0;
     for await (const { name, status, tags } of listed) {
-      if (++seen > RECLAIM_LIMIT_SANDBOXES) break;
-      if (!['pending', 'running'].includes(status) || !isDead(tags?.[OWNER_TAG] ?? '')) continue;
-      const left = await Sandbox.get({ ...credentials, name, resume: false, signal });
-      await left.stop({ signal });
-      count++;
+      if (++seen > RECLAIM_LIMIT_SANDBOXES || signal?.aborted) break;
+      if (['pending', 'running'].includes(status) && isDead(tags?.[OWNER_TAG] ?? '')) count += await end(name);
     }
     return count;
   });

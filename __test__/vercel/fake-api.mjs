@@ -83,7 +83,8 @@ class Machine extends EventEmitter {
   }
 
   json() {
-    const { id, status, timeout, runtime, vcpus, createdAt } = this;
+    const { id, status, timeout, runtime, vcpus, skewMs } = this;
+    const createdAt = this.createdAt + skewMs;
     const times = { requestedAt: createdAt, startedAt: createdAt, createdAt, updatedAt: createdAt };
     return { id, status, timeout, runtime, vcpus, memory: vcpus * 2048, region: 'iad1', cwd: CWD, ...times };
   }
@@ -187,6 +188,8 @@ class FakeApi {
   /** Named sandboxes of v2: their current machine, tags and so on. */
   named = new Map();
   machines = new Map();
+  /** How far the service's clock is ahead of this machine's. */
+  skewMs = 0;
   #faults = new Map();
   #sockets = new Set();
 
@@ -209,8 +212,10 @@ class FakeApi {
   /**
    * Lets the next `times` requests of a route go wrong.
    * @param {object} fault `status` (with `headers`, `code`) answers that; `delayMs` waits before the first byte; `cut: 'before'` ends
-   *   the connection without acting, `'after'` acted but not answered, `'during'` in the middle of the answer; `stall: true` acts and
-   *   never answers; `type` is a wrong content type; `without` a field left out; `stop` stops the machine once the
+   *   the connection without acting, `'after'` acted but not answered, `'early'` as soon as the command
+   *   runs, `'during'` in the middle of the answer; `end: n` ends a stream as if
+   *   it were whole after n lines of output; `twice: true` sends each line of output twice; `stall: true` acts and never answers,
+   *   `'during'` begins to answer; `type` is a wrong content type; `without` a field left out; `stop` stops the machine once the
    *   command has printed that text
    */
   fault(route, fault, times = 1) {
@@ -317,9 +322,11 @@ class FakeApi {
     if (body.runtime !== undefined && !RUNTIMES.includes(body.runtime)) {
       throw new Refused(400, 'bad_request', `Invalid runtime: ${body.runtime}`);
     }
+    const name = body.name ?? `sandbox-${randomBytes(8).toString('hex')}`;
+    // An assumption, too.
+    if (version === 2 && this.named.has(name)) throw new Refused(409, 'conflict', `There is a sandbox ${name} already`);
     const machine = await this.#boot(body, version);
     if (version === 1) return { sandbox: machine.json(), routes: [] };
-    const name = body.name ?? `sandbox-${machine.id}`;
     const { persistent = true, tags = {} } = body;
     const sandbox = { name, persistent, tags, options: body, machine, createdAt: Date.now() };
     this.named.set(name, sandbox);
@@ -331,6 +338,7 @@ class FakeApi {
     await mkdir(join(root, CWD), { recursive: true });
     const id = `${version === 1 ? 'sbx' : 'sess'}_${randomBytes(8).toString('hex')}`;
     const machine = new Machine(id, root, options, this.env);
+    machine.skewMs = this.skewMs;
     this.machines.set(id, machine);
     return machine;
   }
@@ -392,6 +400,7 @@ class FakeApi {
     const { body, version, fault } = context;
     const machine = this.#runningMachine(context);
     const command = machine.start(body, version === 1 ? 'sandboxId' : 'sessionId');
+    if (fault.cut === 'early') return void context.request.socket.destroy();
     if (fault.stop) {
       for await (const { data } of command.lines()) if (data.includes(fault.stop)) break;
       await machine.stop();
@@ -401,7 +410,7 @@ class FakeApi {
 
   /** The one answer of a command that is waited for. */
   async #streamed(command, { body, request, response, fault }) {
-    if (fault.stall) return {};
+    if (fault.stall === true) return {};
     if (fault.cut === 'after') {
       await command.over;
       return {};
@@ -412,8 +421,10 @@ class FakeApi {
       await command.over;
       return void request.socket.destroy();
     }
-    if (body.logs) for await (const line of command.lines()) writeLine(response, line);
+    if (fault.stall) return;
+    if (body.logs && !(await writeLines(response, command, fault))) return;
     await command.over;
+    if (fault.end !== undefined) return void response.end();
     writeLine(response, { command: command.json() });
     response.end();
   }
@@ -427,14 +438,15 @@ class FakeApi {
   async #logs(context) {
     const { response, fault, request } = context;
     const command = this.#commandOf(context);
-    if (fault.stall || fault.cut === 'after') return {};
+    if (fault.stall === true || fault.cut === 'after') return {};
     response.writeHead(200, { 'content-type': fault.type ?? NDJSON });
     response.flushHeaders();
-    for await (const line of command.lines()) {
-      if (fault.cut === 'during') return void request.socket.destroy();
-      writeLine(response, line);
+    if (fault.stall) return;
+    if (fault.cut === 'during') {
+      for await (const _ of command.lines()) break;
+      return void request.socket.destroy();
     }
-    response.end();
+    if (await writeLines(response, command, fault)) response.end();
   }
 
   #kill(context) {
@@ -491,7 +503,7 @@ class FakeApi {
 
 /** The answer of an act, unless it has answered by itself or the fault will not have it. */
 function respond({ request, response, fault }, answer) {
-  if (fault.cut === 'after') return request.socket.destroy();
+  if (fault.cut === 'after' || fault.cut === 'early') return request.socket.destroy();
   if (fault.stall || answer === undefined) return;
   if (fault.without) delete (answer.sandbox ?? answer.session ?? answer.command)?.[fault.without];
   send(response, 200, answer, fault.type && { 'content-type': fault.type });
@@ -511,6 +523,20 @@ async function bodyOf(request) {
     chunks.push(chunk);
   }
   return Buffer.concat(chunks);
+}
+
+/** Sends what a command prints; gives whether the answer goes on. */
+async function writeLines(response, command, { end, twice }) {
+  let sent = 0;
+  for await (const line of command.lines()) {
+    if (sent++ === end) {
+      response.end();
+      return false;
+    }
+    writeLine(response, line);
+    if (twice) writeLine(response, line);
+  }
+  return true;
 }
 
 function writeLine(response, value) {

@@ -71,7 +71,9 @@ pub struct Details {
     pub scope: String,
     /// Time of the function.
     pub timeout_ms: f64,
-    /// How long a new sandbox is asked to live: what the call needs, and some time for others.
+    /// How long a sandbox has to live for the call.
+    pub needed_lifetime_ms: f64,
+    /// How long a new sandbox is asked to live: what the call needs once it is prepared, and some time for others.
     pub lifetime_ms: f64,
     /// How long an idle sandbox is kept.
     pub pool_ttl_ms: f64,
@@ -168,6 +170,8 @@ impl Rules {
     fn with(settings: &Settings, request: Request, prepared: Prepared) -> Plan {
         let timeout = request.timeout_ms.map_or(settings.timeout, millis);
         let lifetime = timeout + settings.linger + LIFETIME_MARGIN;
+        // It may be created in nearly all of its time, and installed in nearly all of its own.
+        let preparation = 2 * settings.install_timeout;
         let scope = scope(settings, &request);
         let key = PoolKey::new(&request.dependencies, scope.as_str());
         let env_names = source::env_names(&prepared);
@@ -176,7 +180,8 @@ impl Rules {
             dependency_hash: key.dependency_hash().to_owned(),
             scope,
             timeout_ms: as_ms(timeout),
-            lifetime_ms: as_ms(lifetime + settings.pool_ttl.min(MAX_REUSE_LIFETIME)),
+            needed_lifetime_ms: as_ms(lifetime),
+            lifetime_ms: as_ms(lifetime + preparation + settings.pool_ttl.min(MAX_REUSE_LIFETIME)),
             pool_ttl_ms: as_ms(settings.pool_ttl),
             install_timeout_ms: as_ms(settings.install_timeout),
             cleanup_interval_ms: as_ms(settings.cleanup_interval),
@@ -276,8 +281,10 @@ fn canonical(value: &Value) -> String {
     }
 }
 
+/// Whole milliseconds: some timers take no others.
+#[expect(clippy::cast_precision_loss, reason = "some weeks, far below 2^53")]
 fn as_ms(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1_000.0
+    duration.as_nanos().div_ceil(1_000_000) as f64
 }
 
 #[cfg(test)]
@@ -329,6 +336,23 @@ mod tests {
     fn the_sandbox_outlives_the_timeout() {
         let plan = plan(&json!({}), &json!({ "timeoutMs": 60_000 }));
         assert!(plan.wish.lifetime >= Duration::from_mins(1) + LIFETIME_MARGIN);
+    }
+
+    #[test]
+    fn a_sandbox_that_took_all_its_time_to_be_prepared_still_does() {
+        let rules = rules(&json!({ "poolTtlMs": 0, "installTimeoutMs": 20_000 }));
+        let details = rules.plan(&request(&json!({}), &json!({}))).unwrap().details;
+        assert!(details.lifetime_ms - 2.0 * 20_000.0 >= details.needed_lifetime_ms);
+    }
+
+    #[test]
+    fn times_are_whole_milliseconds() {
+        let rules =
+            rules(&json!({ "installTimeoutMs": 1001, "lingerMs": 0.5, "cleanupIntervalMs": 4350.25 }));
+        let details = rules.plan(&request(&json!({}), &json!({ "timeoutMs": 1001 }))).unwrap().details;
+        let times =
+            [details.install_timeout_ms, details.linger_ms, details.cleanup_interval_ms, details.timeout_ms];
+        assert_eq!(times.map(|ms| ms.to_string()), ["1001", "1", "4351", "1001"]);
     }
 
     #[test]

@@ -5,11 +5,12 @@
 //! run's nonce, which the runner deletes before the function starts; so nothing that a function prints is taken for one.
 //!
 //! ```text
-//! RS nonce type(2 digits) '+' or '.' payload RS LF        '+': the payload goes on in the next piece
+//! RS nonce number(8 hex) length(4 hex) type(2 digits) '+' or '.' payload RS LF
 //! ```
 //!
-//! The payload is JSON in ASCII, and a piece fits into one atomic write to a pipe: what other processes print comes
-//! before or after it.
+//! `+`: the payload goes on in the next piece. The payload is JSON in ASCII, and a piece fits into one atomic write to a pipe:
+//! what other processes print comes before or after it. Pieces are numbered from 0 on, and `length` is that of the payload: a
+//! transport may lose what it carries, or bring it twice.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -87,6 +88,8 @@ pub struct Run {
     open: String,
     pending: String,
     skip_line_end: bool,
+    /// The number of the next piece.
+    next_piece: u32,
     frame: Option<(u8, String)>,
     decoder: Decoder,
     notes: Notes,
@@ -109,6 +112,7 @@ impl Run {
             open: format!("{MARK}{nonce}"),
             pending: String::new(),
             skip_line_end: false,
+            next_piece: 0,
             frame: None,
             decoder: Decoder::new(max_output_bytes.saturating_mul(ASCII_FACTOR)),
             notes: Notes::default(),
@@ -148,11 +152,18 @@ impl Run {
         }
         let error = match (exit_code, self.progress) {
             (None, _) => Self::unknown("the sandbox did not say how the run ended"),
+            // It tells how it ends, unless it is killed.
+            (Some(0), Progress::Started) if self.exiting.is_none() => {
+                Self::unknown("what it printed broke off before its end")
+            }
             (Some(code), Progress::Started) => {
                 let stderr = self.tail(Stream::Stderr);
                 self.notes.ended_elsewhere(self.exit_status(code), &stderr, self.memory_mb)
             }
-            (Some(code), Progress::Claimed) => self.not_started(code),
+            (Some(code), Progress::Claimed) if self.exiting.is_some() => self.not_started(code),
+            (Some(code), Progress::Claimed) => Self::unknown(&format!(
+                "its process ended with code {code}, and whether it had started the function was not told"
+            )),
             (Some(ALREADY_STARTED_EXIT_CODE), Progress::Nothing) => {
                 Self::unknown("the request that started the run was answered twice or never, and came again")
             }
@@ -300,13 +311,15 @@ impl Run {
     }
 
     fn piece(&mut self, piece: &str) -> Option<Outcome> {
-        let (Some(kind), Some(more), Some(payload)) = (
-            piece.get(..2).and_then(|digits| digits.parse::<u8>().ok()),
-            piece.get(2..3),
-            piece.get(3..).filter(|payload| payload.is_ascii()),
-        ) else {
+        let Some(Piece { number, kind, more, payload }) = Piece::read(piece) else {
             return self.broken("a malformed piece");
         };
+        match number.checked_sub(self.next_piece) {
+            Some(0) => self.next_piece += 1,
+            Some(_) => return self.broken("a piece is missing"),
+            // It came before.
+            None => return None,
+        }
         let (known, mut whole) = self.frame.take().unwrap_or_else(|| (kind, String::new()));
         if known != kind {
             return self.broken("a piece of another frame");
@@ -316,7 +329,7 @@ impl Run {
         if whole.len() as u64 > limit_bytes.max(MAX_NOTE_FRAME_BYTES as u64) {
             return self.settle(Err(outcome::output_limit(Phase::Result, self.max_output_bytes)));
         }
-        if more == "+" {
+        if more {
             self.frame = Some((kind, whole));
             return None;
         }
@@ -358,6 +371,31 @@ impl Run {
     }
 }
 
+/// A piece of a frame, between its nonce and its end.
+struct Piece<'a> {
+    number: u32,
+    kind: u8,
+    more: bool,
+    payload: &'a str,
+}
+
+impl<'a> Piece<'a> {
+    fn read(text: &'a str) -> Option<Self> {
+        let hex = |digits: &str| u32::from_str_radix(digits, 16).ok();
+        let number = hex(text.get(..8)?)?;
+        let length = hex(text.get(8..12)?)?;
+        let kind = text.get(12..14)?.parse().ok()?;
+        let more = match text.get(14..15)? {
+            "+" => true,
+            "." => false,
+            _ => return None,
+        };
+        let payload = text.get(15..)?;
+        let is_whole = payload.is_ascii() && usize::try_from(length) == Ok(payload.len());
+        is_whole.then_some(Self { number, kind, more, payload })
+    }
+}
+
 /// Bytes of `json` in UTF-8 with the escapes undone that ASCII needs.
 fn unescaped_bytes(json: &str) -> u64 {
     let mut bytes = json.len();
@@ -389,8 +427,8 @@ mod tests {
         Run::new(NONCE, LIMIT_BYTES, 64)
     }
 
-    fn piece(kind: u8, more: char, payload: &str) -> String {
-        format!("{MARK}{NONCE}{kind:02}{more}{payload}{MARK}\n")
+    fn piece(number: u32, kind: u8, more: char, payload: &str) -> String {
+        format!("{MARK}{NONCE}{number:08x}{:04x}{kind:02}{more}{payload}{MARK}\n", payload.len())
     }
 
     fn all(run: &mut Run, text: &str) -> Taken {
@@ -404,11 +442,11 @@ mod tests {
     #[test]
     fn output_and_result_come_apart() {
         let mut run = run();
-        let text = format!("a{}b\nc{}d", piece(17, '.', ""), piece(18, '.', "[1]"));
+        let text = format!("a{}b\nc{}d", piece(0, 17, '.', ""), piece(1, 18, '.', "[1]"));
         let taken = all(&mut run, &text);
         assert_eq!(taken.text, "ab\ncd");
         assert_eq!(taken.settled, Some(Ok(Some("[1]".to_owned()))));
-        assert_eq!(all(&mut run, &piece(18, '.', "[2]")).settled, None, "the first counts");
+        assert_eq!(all(&mut run, &piece(2, 18, '.', "[2]")).settled, None, "the first counts");
     }
 
     #[test]
@@ -432,6 +470,7 @@ mod tests {
     #[test]
     fn a_package_that_is_not_declared_is_named() {
         let thrown = piece(
+            0,
             19,
             '.',
             r#"{"text":"Error: Cannot find module 'got'","name":"Error","message":"Cannot find module 'got'","fields":{"code":"MODULE_NOT_FOUND"}}"#,
@@ -445,9 +484,9 @@ mod tests {
     #[test]
     fn a_long_result_comes_in_pieces() {
         let mut run = run();
-        assert_eq!(all(&mut run, &piece(18, '+', "[1,")).settled, None);
+        assert_eq!(all(&mut run, &piece(0, 18, '+', "[1,")).settled, None);
         assert_eq!(all(&mut run, "between").text, "between");
-        assert_eq!(all(&mut run, &piece(18, '.', "2]")).settled, Some(Ok(Some("[1,2]".to_owned()))));
+        assert_eq!(all(&mut run, &piece(1, 18, '.', "2]")).settled, Some(Ok(Some("[1,2]".to_owned()))));
     }
 
     #[test]
@@ -456,19 +495,40 @@ mod tests {
         assert_eq!(code(over.push(Stream::Stderr, &[b'x'; 1_001]).settled), Code::OutputLimit);
         let mut over = run();
         assert_eq!(all(&mut over, &"x".repeat(990)).settled, None);
-        assert_eq!(code(all(&mut over, &piece(18, '.', "\"12345678901\"")).settled), Code::OutputLimit);
+        assert_eq!(code(all(&mut over, &piece(0, 18, '.', "\"12345678901\"")).settled), Code::OutputLimit);
         let mut fits = run();
         assert_eq!(all(&mut fits, &"x".repeat(990)).settled, None);
-        let taken = all(&mut fits, &piece(18, '.', "\"\\u20ac\\u20ac\""));
+        let taken = all(&mut fits, &piece(0, 18, '.', "\"\\u20ac\\u20ac\""));
         assert!(matches!(taken.settled, Some(Ok(Some(_)))), "{taken:?}: 8 bytes, not 14");
     }
 
     #[test]
     fn a_result_without_end_is_cut_off() {
         let mut run = run();
-        let piece = piece(18, '+', &"1".repeat(4_000));
-        let settled = (0..1_000).find_map(|_| all(&mut run, &piece).settled);
+        let payload = "1".repeat(4_000);
+        let settled = (0..1_000).find_map(|number| all(&mut run, &piece(number, 18, '+', &payload)).settled);
         assert_eq!(code(settled), Code::OutputLimit);
+    }
+
+    #[test]
+    fn what_comes_twice_counts_once() {
+        let mut run = run();
+        let [one, two] = [piece(0, 18, '+', "\"aa"), piece(1, 18, '.', "bb\"")];
+        assert_eq!(all(&mut run, &format!("{one}{one}")).settled, None);
+        assert_eq!(all(&mut run, &format!("{one}{two}")).settled, Some(Ok(Some("\"aabb\"".to_owned()))));
+    }
+
+    #[test]
+    fn what_is_lost_of_a_result_is_missed() {
+        let result = [piece(0, 18, '+', "\"aa"), piece(1, 18, '+', "bb"), piece(2, 18, '.', "cc\"")];
+        for left in [[0, 2], [1, 2]] {
+            let mut run = run();
+            let stream: String = left.iter().map(|&number| result[number].as_str()).collect();
+            assert_eq!(code(all(&mut run, &stream).settled), Code::OutcomeUnknown, "{left:?}");
+        }
+        let mut run = run();
+        let cut = result[0].replace("aa", "a");
+        assert_eq!(code(all(&mut run, &cut).settled), Code::OutcomeUnknown, "a part of a piece");
     }
 
     #[test]
@@ -482,14 +542,18 @@ mod tests {
             let error = run.ended(exit).expect_err("an error");
             (error.code, error.message)
         };
-        let started = piece(17, '.', "");
-        let exiting = piece(24, '.', "{\"code\":137}");
+        let started = piece(0, 17, '.', "");
+        let exiting = piece(1, 24, '.', "{\"code\":137}");
         assert_eq!(ended(&[], "no node", Some(127)).0, Code::StartFailed);
         assert_eq!(ended(&[], "", Some(137)).0, Code::OutcomeUnknown, "another process may have the run");
-        assert_eq!(ended(&[piece(16, '.', "")], "", Some(1)).0, Code::StartFailed);
+        let ready = piece(0, 16, '.', "");
+        let not_started = [ready.clone(), piece(1, 24, '.', "{\"code\":1}")];
+        assert_eq!(ended(&not_started, "", Some(1)).0, Code::StartFailed);
+        assert_eq!(ended(&[ready], "", Some(1)).0, Code::OutcomeUnknown, "what followed may be lost");
         assert_eq!(ended(&[], "", Some(ALREADY_STARTED_EXIT_CODE)).0, Code::OutcomeUnknown);
         assert_eq!(ended(std::slice::from_ref(&started), "", None).0, Code::OutcomeUnknown);
         assert_eq!(ended(std::slice::from_ref(&started), "", Some(97)).0, Code::Exited);
+        assert_eq!(ended(std::slice::from_ref(&started), "", Some(0)).0, Code::OutcomeUnknown, "broken off");
         assert_eq!(ended(&[started.clone(), exiting], "", Some(137)).0, Code::Exited);
         let (code, message) = ended(&[started], "", Some(137));
         assert_eq!(code, Code::Killed);
@@ -519,14 +583,18 @@ mod tests {
             cuts in prop::collection::vec(1..40_usize, 1..30),
         ) {
             let mut expected = String::new();
-            let mut stream = piece(17, '.', "");
+            let mut stream = piece(0, 17, '.', "");
+            let mut number = 0;
             for part in parts {
-                match part {
-                    Ok(text) => { expected.push_str(&text); stream.push_str(&text); }
-                    Err(()) => stream.push_str(&piece(16, '.', "")),
+                if let Ok(text) = part {
+                    expected.push_str(&text);
+                    stream.push_str(&text);
+                } else {
+                    number += 1;
+                    stream.push_str(&piece(number, 16, '.', ""));
                 }
             }
-            stream.push_str(&piece(18, '.', "7"));
+            stream.push_str(&piece(number + 1, 18, '.', "7"));
             let (mut run, mut found, mut settled) = (run(), String::new(), Vec::new());
             let mut rest = stream.as_bytes();
             for cut in cuts.into_iter().cycle() {

@@ -31,7 +31,7 @@ test('the result alone is on stdout; logs, times and resources are on stderr', a
   assert.equal(out, `${JSON.stringify({ b: 2, text: 'ä' }, null, 2)}\n`);
   assert.match(err, /^to stdout\n/m);
   assert.match(err, /^to stderr\n/m);
-  assert.match(err, /^✔ [\d.]+ m?s {2}check .* queue .* install .* start .* run /m);
+  assert.match(err, /^✔ [\d.]+ m?s {2}queue .* install .* start .* run /m);
   assert.match(err, /^ {2}processor [\d.]+ m?s {2}memory [\d.]+ MiB {2}output \d+ B$/m);
   assert.ok(!(out + err).includes(ESC));
 });

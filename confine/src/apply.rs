@@ -61,6 +61,8 @@ struct PathBeneath {
 
 /// Gives up what the plan says, from the most privileged step to the least. Allocates nothing, takes no lock.
 ///
+/// A plan with a PID namespace is applied by the process that [`nest`](crate::nest) returns in, which has left all namespaces.
+///
 /// Becoming another user clears the parent-death signal, and a root of one's own leaves the working folder at that root: set
 /// both after this.
 ///
@@ -75,9 +77,20 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
     let at = |step: Step| move |errno: c_int| Failed { step, errno };
     // SAFETY: the caller's promise; each is a few system calls on memory of the plan and on locals.
     unsafe {
-        leave_namespaces(plan.namespaces).map_err(at(Step::Namespaces))?;
+        let is_nested = plan.is_nested();
+        if !is_nested {
+            leave_namespaces(plan.namespaces).map_err(at(Step::Namespaces))?;
+        }
         if let (Some(root), Some(domain)) = (&plan.root, &plan.landlock) {
-            mounts::build(root, domain).map_err(at(Step::Root))?;
+            mounts::lay_out(root, domain).map_err(at(Step::Root))?;
+            if is_nested {
+                mounts::own_proc(root).map_err(at(Step::Proc))?;
+            } else {
+                mounts::bring_proc(root).map_err(at(Step::Root))?;
+            }
+            mounts::enter(root).map_err(at(Step::Root))?;
+        } else if is_nested {
+            mounts::own_proc(c"").map_err(at(Step::Proc))?;
         }
         // The bounding set needs a capability to be shrunk, so it goes before the user changes.
         drop_bounding(plan.capabilities).map_err(at(Step::Capabilities))?;
@@ -86,7 +99,7 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
         }
         drop_capabilities(plan.capabilities).map_err(at(Step::Capabilities))?;
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).map_err(at(Step::NoNewPrivileges))?;
-        if let Some(domain) = &plan.landlock {
+        if let Some(domain) = plan.landlock.as_ref().filter(|domain| !domain.is_empty()) {
             enter(domain).map_err(at(Step::Landlock))?;
         }
         if !plan.seccomp.is_empty() {
@@ -96,7 +109,7 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
     Ok(())
 }
 
-unsafe fn errno() -> c_int {
+pub(crate) unsafe fn errno() -> c_int {
     // SAFETY: always a valid pointer in the calling thread.
     unsafe { *libc::__errno_location() }
 }
@@ -111,7 +124,7 @@ pub(crate) unsafe fn check_long(result: libc::c_long) -> Result<c_int, c_int> {
     c_int::try_from(result).ok().filter(|result| *result >= 0).ok_or_else(|| unsafe { errno() })
 }
 
-unsafe fn leave_namespaces(flags: u32) -> Result<(), c_int> {
+pub(crate) unsafe fn leave_namespaces(flags: u32) -> Result<(), c_int> {
     if flags == 0 {
         return Ok(());
     }
@@ -201,7 +214,7 @@ unsafe fn become_user(number: u32) -> Result<(), c_int> {
     }
 }
 
-unsafe fn drop_capabilities(kept: u64) -> Result<(), c_int> {
+pub(crate) unsafe fn drop_capabilities(kept: u64) -> Result<(), c_int> {
     let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
     let mut data = [CapabilityData { effective: 0, permitted: 0, inheritable: 0 }; 2];
     // SAFETY: the kernel reads the header, and reads or writes two structs.

@@ -11,9 +11,13 @@ mod apply;
 mod bytes;
 #[cfg(target_os = "linux")]
 mod mounts;
+#[cfg(target_os = "linux")]
+mod pids;
 mod plan;
 
 #[cfg(target_os = "linux")]
 pub use apply::{Failed, apply, set_limit};
+#[cfg(target_os = "linux")]
+pub use pids::nest;
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
 pub use plan::{Domain, Instruction, Plan, Rule, Step};

@@ -96,6 +96,10 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
         drop_bounding(plan.capabilities).map_err(at(Step::Capabilities))?;
         if let Some(number) = plan.identity {
             become_user(number).map_err(at(Step::Identity))?;
+            // By the user that it counts for; a limit can always be lowered.
+            if !set_limit(libc::RLIMIT_NPROC, plan.tasks.map(u64::from), 0) {
+                return Err(at(Step::Identity)(errno()));
+            }
         }
         drop_capabilities(plan.capabilities).map_err(at(Step::Capabilities))?;
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).map_err(at(Step::NoNewPrivileges))?;
@@ -377,6 +381,95 @@ mod tests {
         // SAFETY: takes no memory.
         let held = || unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 };
         assert_eq!(outcome(&Plan::default(), || held() && can_read(c"/proc/self/status")), 0);
+    }
+
+    /// A plan with nothing but a PID namespace and what that needs; none where it cannot be had.
+    fn nested() -> Plan {
+        // SAFETY: takes no memory.
+        let user = if unsafe { libc::geteuid() } == 0 { 0 } else { libc::CLONE_NEWUSER };
+        let flags = user | libc::CLONE_NEWNS | libc::CLONE_NEWPID;
+        Plan { namespaces: flags.cast_unsigned(), ..Plan::default() }
+    }
+
+    /// The keeper of what runs in a PID namespace. It ends by `REFUSED` where there can be none.
+    fn kept(run: impl FnOnce()) -> c_int {
+        // SAFETY: as in `outcome`.
+        unsafe {
+            let child = libc::fork();
+            assert!(child >= 0);
+            if child != 0 {
+                return child;
+            }
+            let plan = nested();
+            if libc::setsid() < 0 || crate::nest(&plan).is_err() {
+                libc::_exit(REFUSED);
+            }
+            // What is mounted here is to be seen nowhere else.
+            let flags = libc::MS_REC | libc::MS_PRIVATE;
+            let alone = libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), flags, ptr::null()) == 0;
+            if !alone || apply(&plan).is_err() {
+                libc::_exit(REFUSED);
+            }
+            run();
+            libc::_exit(0);
+        }
+    }
+
+    const REFUSED: c_int = 99;
+
+    fn status_of(child: c_int) -> c_int {
+        let mut status = 0;
+        // SAFETY: a pointer to a local.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        status
+    }
+
+    #[test]
+    fn a_keeper_ends_as_what_it_keeps() {
+        // SAFETY: take no memory.
+        let code = status_of(kept(|| unsafe { libc::_exit(if libc::getpid() == 2 { 7 } else { 8 }) }));
+        if libc::WEXITSTATUS(code) == REFUSED {
+            return;
+        }
+        assert_eq!((libc::WIFEXITED(code), libc::WEXITSTATUS(code)), (true, 7));
+        for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGXCPU] {
+            // SAFETY: takes no memory.
+            let status = status_of(kept(|| unsafe {
+                libc::kill(libc::getpid(), signal);
+            }));
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal, "{signal}: {status}");
+        }
+    }
+
+    #[test]
+    fn a_killed_keeper_takes_everything_along() {
+        /// More than it ever takes, milliseconds.
+        const PATIENCE_MS: c_int = 20_000;
+        let mut pipe = [-1; 2];
+        // SAFETY: fills the array with two new descriptors; the children make system calls on these and on locals.
+        unsafe {
+            assert_eq!(libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            let keeper = kept(|| {
+                // In a session of its own, and nobody's child once the other ends: that is what a daemon is.
+                if libc::fork() == 0 {
+                    libc::setsid();
+                    libc::write(pipe[1], b"x".as_ptr().cast(), 1);
+                }
+                libc::pause();
+            });
+            libc::close(pipe[1]);
+            let mut byte = 0_u8;
+            let read = libc::read(pipe[0], (&raw mut byte).cast(), 1);
+            if read == 1 {
+                libc::kill(keeper, libc::SIGKILL);
+                let mut end = libc::pollfd { fd: pipe[0], events: libc::POLLIN, revents: 0 };
+                assert_eq!(libc::poll(&raw mut end, 1, PATIENCE_MS), 1, "somebody still holds the pipe");
+                assert_eq!(libc::read(pipe[0], (&raw mut byte).cast(), 1), 0);
+            }
+            libc::close(pipe[0]);
+            let status = status_of(keeper);
+            assert!(libc::WIFSIGNALED(status) || (read == 0 && libc::WEXITSTATUS(status) == REFUSED));
+        }
     }
 
     #[test]

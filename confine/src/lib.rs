@@ -17,7 +17,7 @@ mod plan;
 
 #[cfg(target_os = "linux")]
 pub use apply::{Failed, apply, set_limit};
+pub use bytes::{MAX_PLAN_BYTES, Malformed};
 #[cfg(target_os = "linux")]
 pub use pids::nest;
-pub use bytes::{MAX_PLAN_BYTES, Malformed};
 pub use plan::{Domain, Instruction, Plan, Rule, Step};

@@ -14,6 +14,8 @@ pub struct Plan {
     pub root: Option<CString>,
     /// The user and group, of one number, to become; supplementary groups go. Needs `CAP_SETUID` and `CAP_SETGID`.
     pub identity: Option<u32>,
+    /// How many threads that user may have in all (`RLIMIT_NPROC`); of use with an identity that nobody else has.
+    pub tasks: Option<u32>,
     /// Capabilities that stay, a bit each (`1 << CAP_…`), as far as the process has them.
     pub capabilities: u64,
     /// The Landlock domain to enter. One that handles nothing is not entered: its rules say what is in the root only.

@@ -37,6 +37,9 @@ const OF_A_BASE_OF_NAMESPACES: u64 = 1 << SYS_ADMIN;
 /// What npm's first phase keeps, in which nobody's code runs: its cache may belong to another user than root.
 const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
 
+/// How many calls of one tree at a time may use all of their processes.
+const CALLS_OF_A_TREE: u32 = 4;
+
 /// `CLONE_NEW*`.
 const MOUNT_NAMESPACE: u32 = 0x0002_0000;
 const UTS_NAMESPACE: u32 = 0x0400_0000;
@@ -134,6 +137,8 @@ pub struct Policy {
     pub places: Places,
     /// What is wanted.
     pub network: Network,
+    /// Threads that the user of one call may have.
+    pub tasks: u32,
 }
 
 /// Whose children a plan is for.
@@ -203,6 +208,8 @@ impl Policy {
         rules.push(needed(runs, OWN));
         rules.push(optional(Path::new("/proc"), READ));
         let plan = self.plan(Born::Forked, user, 0, rules, 0, self.terms());
+        // Its workers are its user's, too.
+        let plan = Plan { tasks: plan.tasks.map(|tasks| tasks.saturating_mul(CALLS_OF_A_TREE)), ..plan };
         if !self.has_pids() {
             return plan;
         }
@@ -339,6 +346,7 @@ impl Policy {
             namespaces: if is_first { self.namespaces(terms) } else { 0 },
             root: (is_first && self.has_root()).then(|| text(&self.places.root)),
             identity: user.filter(|_| private_users),
+            tasks: user.filter(|_| private_users).map(|_| self.tasks),
             capabilities,
             landlock: (abi > 0).then_some(domain),
             seccomp: if filter { seccomp::compile(&rules) } else { Vec::new() },
@@ -386,6 +394,7 @@ mod tests {
                 root: "/tmp/store/hosts/1/empty".into(),
             },
             network,
+            tasks: 100,
         }
     }
 
@@ -401,10 +410,11 @@ mod tests {
 
     fn shown(plan: &Plan) -> String {
         let mut text = format!(
-            "  namespaces {:#x}, root {:?}, user {:?}, capabilities {:#x}, filter {}\n",
+            "  namespaces {:#x}, root {:?}, user {:?} (threads {:?}), capabilities {:#x}, filter {}\n",
             plan.namespaces,
             plan.root,
             plan.identity,
+            plan.tasks,
             plan.capabilities,
             match plan.seccomp.len() {
                 0 => "none",

@@ -32,6 +32,9 @@ const MAX_OUTCOME_BYTES: u64 = 4096;
 /// How often a trial is begun anew without what did not work.
 const MAX_TRIALS: usize = 8;
 
+/// Threads of its user: a trial has one.
+const TRIAL_TASKS: u32 = 64;
+
 /// What was found.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
@@ -151,7 +154,8 @@ impl Survey {
             }
             "PID namespace" | "mount of /proc" | "unshare" if self.offered.pids => {
                 self.offered.pids = false;
-                self.no_pids = why("the kernel, or the container, refuses a PID namespace with a /proc of its own");
+                self.no_pids =
+                    why("the kernel, or the container, refuses a PID namespace with a /proc of its own");
             }
             "mount" if self.offered.mounts => {
                 self.offered.mounts = false;
@@ -179,7 +183,7 @@ impl Survey {
             root: folder.root.clone(),
             ..Places::default()
         };
-        let policy = Policy { offered: self.offered, places, network };
+        let policy = Policy { offered: self.offered, places, network, tasks: TRIAL_TASKS };
         let user = identity::draw().map_err(|error| Refused::Other(error.to_string()))?;
         let plan = policy.worker(Some(user), Run { dir: &folder.own, own }, None);
         let victim = i32::try_from(std::process::id()).unwrap_or(1);
@@ -322,6 +326,13 @@ impl Survey {
             own("ipcNamespace", Attempt::IpcNamespace, self.namespaces[1]),
             own("utsNamespace", Attempt::UtsNamespace, self.namespaces[2]),
             self.pid_namespace(enable),
+            Layer::off(
+                "diskQuota",
+                tier,
+                "not in this version: the disk space of a call is looked at while it runs",
+                "",
+            )
+            .optional(),
             Layer::off("controlGroup", tier, NOT_YET, "").optional(),
             Layer::off("metadataAddresses", tier, "closed with network: \"none\" only", "").optional(),
         ]
@@ -329,7 +340,8 @@ impl Survey {
 
     /// Of use with a `/proc` of one's own only, and so with a root of one's own.
     fn pid_namespace(&self, enable: &str) -> Layer {
-        let refused = [&self.no_trial, &self.no_pids, &self.no_namespaces, &self.no_mounts, &self.no_landlock];
+        let refused =
+            [&self.no_trial, &self.no_pids, &self.no_namespaces, &self.no_mounts, &self.no_landlock];
         let why = match (refused.into_iter().flatten().next(), self.open) {
             (Some(why), _) => why.clone(),
             (None, Some(open)) if open.get(Attempt::PidNamespace) != self.namespaces[3] => {

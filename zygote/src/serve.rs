@@ -126,6 +126,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
         }
         libc::getpid()
     };
+    sys::end_others();
     memory::share_with_children();
     wait_for_threads()?;
     let signals = sys::child_signals()?;

@@ -235,6 +235,18 @@ pub(crate) fn signal_child(child: i32, signal: c_int) {
     }
 }
 
+/// Ends every other process of the PID namespace that this one is the first program of, so that nothing which a package
+/// started while it was loaded is there with the workers. Elsewhere others live in the namespace: nothing is done.
+pub(crate) fn end_others() {
+    // SAFETY: take no memory. A parent of 0 is outside of the namespace, and there is one such process besides its init, which
+    // is not reached.
+    unsafe {
+        if libc::getppid() == 0 {
+            libc::kill(-1, libc::SIGKILL);
+        }
+    }
+}
+
 /// Signals a process that `verify` still recognises once its pidfd is held, so that a reused number is never hit.
 pub(crate) fn signal_verified(pid: i32, signal: c_int, verify: impl FnOnce() -> bool) {
     if pid <= 1 {

@@ -58,6 +58,17 @@ const packages = {
   },
 };
 
+/** Takes more memory than a call may have, while it is loaded; pages that nobody touches, so that it costs nothing elsewhere. */
+const GREEDY = `
+  exports.at = process.pid;
+  try {
+    exports.held = [6, 6].map((gib) => new ArrayBuffer(gib * 2 ** 30)).length;
+  } catch (error) {
+    exports.held = error.name;
+  }
+`;
+const otherPackages = { greedy: { '1.0.0': { 'index.js': GREEDY } } };
+
 /** A function that tries to change the tree of its package `name`. */
 const changesOf = (name) => `async () => {
   const fs = require('node:fs');
@@ -85,7 +96,7 @@ after(async () => {
   await registry.close();
 });
 before(async () => {
-  registry = await useRegistry(packages);
+  registry = await useRegistry({ ...packages, ...otherPackages });
   report = await isolationReport();
 });
 const layer = (name) => report.layers.find((one) => one.name === name);
@@ -111,6 +122,21 @@ test('what is required and not there is refused by the name of what is missing',
   const error = await rejection(call('spawn', 'async () => 1', {}, {}, { isolation: { require: 'isolated' } }));
   assert.equal(error.code, 'ISOLATION_UNAVAILABLE');
   assert.ok(error.message.includes(missing.name), error.message);
+});
+
+test('a package is held to the limits of a call while a zygote loads it', {
+  skip: !LINUX,
+  timeout: 90_000,
+}, async () => {
+  const code = "async () => { const { at, held } = require('greedy'); return { ahead: at !== process.pid, held }; }";
+  const forks = [22, 24].includes(Number.parseInt(process.versions.node, 10));
+  let found = { ahead: false };
+  // Until its tree's zygote is there, each call loads it for itself.
+  for (let more = 0; more < 200 && !found.ahead; more++) {
+    found = await call('zygote', code, {}, { dependencies: { greedy: '1.0.0' } });
+    assert.equal(found.held, 'RangeError');
+  }
+  assert.equal(found.ahead, forks);
 });
 
 for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {

@@ -142,7 +142,11 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
     flush_streams();
     let Child { role, plan, fds } = zygote.run();
-    if matches!(role, Role::Worker { .. }) && !zygote.limits.set() {
+    let limited = match role {
+        Role::Worker { .. } => zygote.limits.set(),
+        Role::Zygote { .. } => zygote.limits.set_for_loading(),
+    };
+    if !limited {
         sys::end(CANNOT_START_STATUS);
     }
     match zygote.surroundings.enter(&fds, plan.as_ref()) {

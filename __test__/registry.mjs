@@ -57,8 +57,8 @@ function document(name, releases, base) {
 /**
  * Starts one.
  * @param packages `{ name: { version: { file: text, 'package.json'?: object } } }`, versions in ascending order
- * @returns `{ url, hits, publish, close }`; `hits` counts the archives handed out, by name; `publish(name, version, files)` adds a
- *   version to a package
+ * @returns `{ url, hits, publish, publishArchive, close }`; `hits` counts the archives handed out, by name; `publish(name, version,
+ *   files)` adds a version to a package; `publishArchive(manifest, archive)` a packed one
  */
 export async function startRegistry(packages) {
   const published = new Map(Object.entries(packages).map(([name, versions]) => [name, publish(name, versions)]));
@@ -84,6 +84,10 @@ export async function startRegistry(packages) {
     hits,
     publish: (name, version, files) => {
       published.set(name, [...(published.get(name) ?? []), ...publish(name, { [version]: files })]);
+    },
+    publishArchive: (manifest, archive) => {
+      const { name, version } = manifest;
+      published.set(name, [...(published.get(name) ?? []), { version, manifest, archive }]);
     },
     close: () => new Promise((closed) => server.close(closed).closeAllConnections()),
   };

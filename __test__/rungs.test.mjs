@@ -76,3 +76,29 @@ for (const rung of RUNGS) {
     await factory.cleanup();
   });
 }
+
+test('a process forked from a zygote', {
+  skip: !RUNGS.includes('zygote') && 'no zygotes here',
+  timeout: 120_000,
+}, async (t) => {
+  const { SandboxExecutorFactory: Factory } = surface();
+  const run = (start, body) => new Factory({ start }).executeFunctionTool('t', {}, tool(`async () => { ${body} }`));
+  await t.test('passes on nothing that its zygote was loaded with', async () => {
+    const body = `const { execFileSync } = require('child_process');
+      return [process.env.LD_PRELOAD ?? null, execFileSync('env').toString().includes('LD_PRELOAD')]`;
+    assert.deepEqual(await run('zygote', body), [null, false]);
+  });
+  await t.test('has its heap close together', async () => {
+    const body = `return Number(/VmPTE:\\s+(\\d+)/.exec(require('fs').readFileSync('/proc/self/status', 'utf8'))[1])`;
+    const [forked, booted] = [await run('zygote', body), await run('spawn', body)];
+    assert.ok(forked * 2 < booted, `${forked} KiB of page tables, against ${booted}`);
+  });
+  await t.test('is not ended by an exit event that is no exit', async () => {
+    assert.equal(await run('zygote', `process.emit('exit', 0); return 'alive'`), 'alive');
+  });
+  await t.test('ends by what an exit listener sets', async () => {
+    const body = `process.on('exit', () => { process.exitCode = 3 }); process.exit()`;
+    assert.match((await rejection(run('zygote', body))).message, /code 3/);
+  });
+  await surface().SandboxExecutorFactory.getInstance().cleanup();
+});

@@ -63,6 +63,40 @@ test('the second message with the same dependencies installs nothing, in this pr
   assert.deepEqual(registry.hits, { 'a-package': 1 });
 });
 
+test('later messages start no Node of their own: what runs them was booted or forked ahead, sessions share it', async () => {
+  const body = `
+    const { callTool } = await import('${pathToFileURL(join(run, 'agents/tools/function-tools.js'))}');
+    const { end } = await import('${pathToFileURL(join(run, 'session/AgentSession.js'))}');
+    const config = tool("({ n }) => n + require('a-package')", { dependencies: { 'a-package': '1.0.0' } });
+    const metrics = () => new rest.NativeSandboxExecutor().getMetrics();
+    const message = async (sessionId) => {
+      const before = metrics();
+      const answer = await callTool(sessionId, { n: 1 }, config);
+      await end(sessionId);
+      const { counters, store } = metrics();
+      const started = Object.entries(counters.workers).filter(([rung, count]) => count > before.counters.workers[rung]);
+      return { answer, rungs: started.map(([rung]) => rung), installs: store.installs - before.store.installs };
+    };
+    await message('first');
+    // The stock is made while the first messages are answered.
+    let ready = 0;
+    while ((await message('ready-' + ready++)).rungs.includes('spawn'));
+    const later = [];
+    for (let n = 0; n < 5; n++) later.push(await message('later-' + n));
+    say(later);`;
+  const { code, said, err } = await host(body, {
+    nodeArgs: ['--import', pathToFileURL(join(ROOT, 'register.js')).href],
+  }).exited;
+  assert.equal(code, 0, err);
+  const [later] = said;
+  assert.equal(later.length, 5);
+  for (const { answer, rungs, installs } of later) {
+    assert.deepEqual([answer, installs], [2, 0]);
+    assert.equal(rungs.length, 1);
+    assert.match(rungs[0], /^(zygote|standby)$/);
+  }
+});
+
 test('the end of a session while its calls run answers them all', { skip: !LINUX }, async () => {
   const marker = newMarker();
   const body = `

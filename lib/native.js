@@ -7,7 +7,7 @@ const { version } = require('../package.json');
 const { SandboxError, reasonOf } = require('./errors.js');
 const { includes, indexOf, slice } = require('./intrinsics.js');
 const { CORE_NAME, adoptLoggers, coreLevel, coreSink, log } = require('./logger.js');
-const { platformArchAbi } = require('./platform.js');
+const { PLATFORMS, platformArchAbi } = require('./platform.js');
 
 /** How many causes of a failure are told. */
 const MAX_CAUSES = 8;
@@ -93,10 +93,25 @@ function advice(cause) {
       return 'Node runs under --permission: add --allow-addons, --allow-worker and --allow-fs-read for the folder of the package.';
     }
   }
+  const platforms = otherPlatforms();
+  if (platforms) {
+    return `This platform has no package; those that have one: ${platforms}. Its sources may build there: \`npm run build\`.`;
+  }
   return (
     'Install the package on the platform that runs it, with optional dependencies (no --omit=optional, no copied ' +
     'node_modules), or build it from its sources with `npm run build`.'
   );
+}
+
+/** The platforms that have a package, in words; nothing when this one has. */
+function otherPlatforms() {
+  const own = platformArchAbi();
+  let text = '';
+  for (let i = 0; i < PLATFORMS.length; i++) {
+    if (PLATFORMS[i] === own) return '';
+    text += `${i > 0 ? ', ' : ''}${PLATFORMS[i]}`;
+  }
+  return text;
 }
 
 /** An error and its causes, at most as many as anybody wants to read. */

@@ -10,6 +10,7 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { buildSteps } from './build.mjs';
+import { makePackages } from './pack.mjs';
 import { installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
 
 const { values: options } = parseArgs({ options: { full: { type: 'boolean', default: false } } });
@@ -17,6 +18,8 @@ const { values: options } = parseArgs({ options: { full: { type: 'boolean', defa
 /** The Node that everything runs on; the one that runs this script gets the shared cases as a smoke test. */
 const MAIN_NODE = '22';
 const nodeFolder = join(ROOT, 'target', `node-${MAIN_NODE}`);
+/** Where the packages are that the suites of one folder install. */
+const packages = join(ROOT, 'target', 'packages');
 const mainNode = join(nodeFolder, 'node_modules', 'node', 'bin', process.platform === 'win32' ? 'node.exe' : 'node');
 
 function installMainNode() {
@@ -37,7 +40,7 @@ const WITHOUT_NPM = Object.fromEntries(
 );
 
 /** Folders of `__test__` whose suites need more than this package: they are steps of their own. */
-const SUITES = ['published', 'runners'];
+const SUITES = ['packages', 'published', 'runners'];
 
 /** @param {(name: string) => boolean} chosen by the file's path below `__test__` */
 function nodeTests(chosen, node = mainNode) {
@@ -47,7 +50,7 @@ function nodeTests(chosen, node = mainNode) {
   if (files.length === 0) throw new StepFailed('no such test files in __test__');
   // One file at a time: several of them measure time or count what is left on the machine.
   const args = ['--test', '--test-concurrency=1', '--test-reporter=spec'];
-  const env = { ...WITHOUT_NPM, NSE_TEST_FULL: options.full ? '1' : '' };
+  const env = { ...WITHOUT_NPM, NSE_TEST_FULL: options.full ? '1' : '', NSE_TEST_PACKAGES: packages };
   sh(node, [...args, ...files.map((name) => join('__test__', name))], { env });
 }
 
@@ -152,6 +155,11 @@ const steps = [
   ],
   ['install the published original and the test runners, once', installSuites],
   ['the published original beside this package', () => nodeTests((name) => folderOf(name) === 'published')],
+  ['make the packages that a release publishes', () => makePackages({ out: packages, debug: true })],
+  [
+    'the packages: contents, linters, installation, documents, examples',
+    () => nodeTests((name) => folderOf(name) === 'packages'),
+  ],
   ['test runners, tsx, Vite and bundles', () => nodeTests((name) => folderOf(name) === 'runners')],
   [`shared cases on Node ${MAIN_NODE}`, () => sharedCases(mainNode)],
   [`shared cases on Node ${process.versions.node}`, () => sharedCases(process.execPath)],

@@ -23,6 +23,7 @@ const KNOWN_HOSTS: &[&str] = &[
     "other.example",
     "rustup.rs",
     "semver.org",
+    "sh.rustup.rs",
     "vercel.com",
     "www.w3.org",
     "x",

@@ -46,7 +46,8 @@ function installed(modules) {
   }
 }
 
-const RUN_API = {
+/** The files of a played run API. */
+export const RUN_API = {
   'package.json': JSON.stringify({ name: '@inkeep/agents-run-api', type: 'module', exports: './dist/index.js' }),
   'dist/index.js': `export async function runTool(code, args = {}) {
     const { SandboxExecutorFactory } = await import('./SandboxExecutorFactory-A2LTPE2X.js');

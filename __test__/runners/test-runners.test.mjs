@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { LINUX, ownWorld, until } from '../helpers.mjs';
+import { gone, LINUX, newMarker, ownWorld, until } from '../helpers.mjs';
 import { useRegistry } from '../registry.mjs';
 import { makeProject, programs, runIn } from './project.mjs';
 
@@ -125,6 +125,50 @@ for (const [at, [kind, title, args, config]] of RUNS.entries()) {
 test('all of them shared one installation', () => {
   assert.deepEqual(registry.hits, { 'a-package': 1 });
 });
+
+/* ------------------------------------------------------------------ a file that ends too early */
+
+/** Starts a call that nobody waits for, and ends when its function runs. */
+const LEAVES_A_CALL = `
+  test('leaves a call behind', async () => {
+    SandboxExecutorFactory.getInstance().executeFunctionTool('t', {}, {
+      description: '', inputSchema: {}, dependencies: {},
+      executeCode: "() => { process.title = '" + process.env.MARKER + "'; setTimeout(() => {}, 60000); return new Promise(() => {}); }",
+      sandboxConfig: { provider: 'native', runtime: 'node22', timeout: 60000 },
+    }).catch(() => {});
+    const runs = () => fs.readdirSync('/proc').some((pid) => {
+      try { return fs.readFileSync('/proc/' + pid + '/comm', 'utf8').trim() === process.env.MARKER; } catch { return false; }
+    });
+    while (!runs()) await new Promise((done) => setTimeout(done, 20));
+  }, 20000);`;
+
+for (const [at, [title, args]] of [
+  ['Vitest threads', [...VITEST, '--pool=threads']],
+  ['Vitest threads, not isolated', [...VITEST, '--pool=threads', '--no-isolate']],
+  ['Vitest forks', [...VITEST, '--pool=forks']],
+  ['Jest', [...JEST, '--forceExit']],
+  ['Jest threads', [...JEST, '--workerThreads', '--forceExit']],
+].entries()) {
+  test(`${title}: files that end with a call in flight leave nothing behind`, {
+    skip: !LINUX,
+    timeout: 120_000,
+  }, async () => {
+    const jest = title.startsWith('Jest');
+    const [loads, end] = jest
+      ? [(name, from) => `const ${name} = require('${from}');`, 'cjs']
+      : [(name, from) => `import ${name} from '${from}';`, 'js'];
+    const lines = [loads('fs', 'node:fs'), loads('{ SandboxExecutorFactory }', 'native-sandbox-executor')];
+    if (!jest) lines.push("import { test } from 'vitest';");
+    const file = `${lines.join('\n')}\n${LEAVES_A_CALL}`;
+    const files = { [`one.test.${end}`]: file, [`two.test.${end}`]: file };
+    const folder = makeProject(join(world.root, `early-${at}`), modules, { ...files, ...(jest ? JEST_CONFIG : {}) });
+    const marker = newMarker();
+    const { code, out } = await runIn(folder, args, { MARKER: marker });
+    assert.equal(code, 0, out);
+    assert.match(out, /\b2 passed/, out);
+    await gone(marker);
+  });
+}
 
 /* ------------------------------------------------------------------ the run API inside the runners */
 

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ffi::OsString,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::{Duration, Instant},
@@ -278,11 +279,21 @@ impl Zygotes {
         })
     }
 
+    /// The library, where the dynamic linker can be told its path: spaces and colons separate (ld.so(8)).
+    fn preload(&self) -> Option<OsString> {
+        let path = self.library.as_os_str();
+        let separates = |byte: &u8| matches!(byte, b' ' | b':' | b'\t' | b'\n');
+        (!path.as_encoded_bytes().iter().any(separates)).then(|| path.to_os_string())
+    }
+
     async fn boot_base(&self, breed: &Arc<Breed>, scripts: &ScriptSource) -> Result<Arc<Nest>, String> {
         let scripts = scripts.scripts().await?;
         // Before it boots, so that a file that comes meanwhile is noticed.
         let resolver = Resolver::now();
         let runs = breed.store.0.runs().map_err(|error| error.to_string())?;
+        let mut env: Vec<_> =
+            breed.boot_env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        env.extend(self.preload().map(|library| ("LD_PRELOAD".into(), library)));
         let command = Command {
             program: breed.node.clone(),
             args: vec![
@@ -297,7 +308,7 @@ impl Zygotes {
                 self.library.clone().into_os_string(),
                 scripts.worker.into_os_string(),
             ],
-            env: breed.boot_env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            env,
             cwd: PathBuf::from("/"),
             confinement: breed.shield.base_zygote(),
             ..Command::default()

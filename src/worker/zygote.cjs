@@ -9,7 +9,9 @@
 // The last two have all functions compiled here, once, and stay so.
 //
 // Descriptor 3 is the control socket. What the native calls do:
-//   serve(fd, ready)  sends READY and never returns here; in each forked child it returns { role, payload, seed, pid }
+//   serve(fd, ready)  sends READY and never returns here; in each forked child it returns { role, payload, warm, seed, pid }
+//   scout()           forks a scout. There, gives { fd } for report(fd), which tells what it made its own and ends it; here,
+//                     gives { pages }, how many it told
 //   tryFork(f)        throws unless a forked child can run `f` and end; true in that child
 //   refuse(fd, why)   sends REFUSED and ends the process
 //   intend(status)    the status to end with once Node gets to its tear-down; leave(status) ends at once
@@ -67,8 +69,11 @@ const COMMON_BUILTINS = [
   'zlib',
 ];
 
-/** Times that the way of a job is gone at boot: V8 has then collected what it wants to know of the functions on it. */
-const REHEARSALS = 8;
+/**
+ * Times that the way of a job is gone at boot: V8 has then collected what it wants to know of the functions on it, and
+ * compiled them once more (its baseline compiler takes what has run some ten times; with 8, each worker did it).
+ */
+const REHEARSALS = 30;
 
 /** Flags that this file needs and tools do not see. */
 const OWN_FLAGS = [
@@ -250,6 +255,8 @@ function guardExit() {
       intend(Number(process.exitCode) || 1);
       const emitted = apply(emit, this, arguments);
       tell(code);
+      // Nothing is to be printed then, and what follows is the tear-down.
+      if (process._exiting && code === 0 && Number(process.exitCode ?? 0) === 0 && !isExitReplaced) leave(0);
       return emitted;
     };
   // A handler of uncaught errors that throws ends Node by 7, through no hook. C++ looks this property up each time.
@@ -275,11 +282,13 @@ function guardExit() {
     enumerable: false,
     configurable: false,
   });
+  let isExitReplaced = false;
   let reallyExit = { reallyExit: (code) => leave(code | 0) }.reallyExit;
   defineProperty(process, 'reallyExit', {
     __proto__: null,
     get: () => reallyExit,
     set: (assigned) => {
+      isExitReplaced = true;
       reallyExit = (code) => {
         try {
           return apply(assigned, process, [code]);
@@ -295,26 +304,33 @@ function guardExit() {
 
 // ---- roles --------------------------------------------------------------------------------------------------------------
 
-let guarded = false;
-
 function becomeChild({ pid }) {
   defineProperty(process, 'pid', { ...Object.getOwnPropertyDescriptor(process, 'pid'), value: pid });
-  if (!guarded) guardExit();
-  guarded = true;
 }
 
 /** In a worker: waits for the job on the channel, and runs it. */
 async function work(child) {
+  beginWork(child);
+  // What the scout told is in place already; else the pages that a job takes are, afterwards.
+  if (!child.warm) await worker.rehearse();
+  // In a macrotask of its own, as in a process that was booted for it. The worker starts the clock again when its job is
+  // there: it may have waited long.
+  setImmediate(() => worker.serve(CHANNEL_FD, startClock));
+}
+
+function beginWork(child) {
   becomeChild(child);
   seedRandom(forwarder, child.seed);
   startClock();
   delete require.cache[__filename];
   process.execArgv = process.execArgv.filter((flag) => !OWN_FLAGS.includes(flag));
-  // Touches the pages that a job will, so that the job does not wait for their copies.
+}
+
+/** In a scout: goes the way of a job, and reports what that took. */
+async function explore(fd) {
+  beginWork({ pid: process.pid, seed: 1 });
   await worker.rehearse();
-  // In a macrotask of its own, as in a process that was booted for it. The worker starts the clock again when its job is
-  // there: it may have waited long.
-  setImmediate(() => worker.serve(CHANNEL_FD, startClock));
+  native.report(fd);
 }
 
 /** In a new zygote: loads the modules it was asked for, or refuses. */
@@ -448,14 +464,23 @@ function watchOutput() {
 /** Serves, as a macrotask of its own: a child comes out of `serve` with nothing of the boot below it on the stack. */
 function wait(report) {
   setImmediate(() => {
-    const ready = JSON.stringify({ node: process.version, loaded: [], skipped: [], ...report });
     v8.setFlagsFromString('--lazy');
     // A child of a heap in the middle of marking goes on with it, and copies a thousand pages doing so (measured: 8 to 40 ms).
     collect();
-    const child = native.serve(CONTROL_FD, ready);
-    if (child.role === 'worker') work(child).catch(fatal);
-    else prepare(child).catch(refuse);
+    // Ends the sweeping, which children would else each do for themselves.
+    v8.getHeapCodeStatistics();
+    // The collection leaves tasks, for those that wait for garbage: they run first.
+    setImmediate(() => serve(report));
   });
+}
+
+function serve(report) {
+  const { fd, pages } = native.scout();
+  if (fd !== undefined) return void explore(fd).catch(fatal);
+  const ready = JSON.stringify({ node: process.version, loaded: [], skipped: [], pages, ...report });
+  const child = native.serve(CONTROL_FD, ready);
+  if (child.role === 'worker') work(child).catch(fatal);
+  else prepare(child).catch(refuse);
 }
 
 /** Ends a worker that cannot even begin. */
@@ -517,7 +542,9 @@ async function boot() {
   await fetch('data:,');
   vm.runInNewContext('0');
   for (let i = 0; i < REHEARSALS; i++) await worker.rehearse();
-  if (!native.tryFork(trial)) wait({});
+  if (native.tryFork(trial)) return;
+  guardExit();
+  wait({});
 }
 
 const collect = exposedGc();

@@ -19,6 +19,10 @@ mod memory;
 #[cfg(all(target_os = "linux", not(test)))]
 mod napi;
 #[cfg(target_os = "linux")]
+mod placement;
+#[cfg(target_os = "linux")]
+mod prefault;
+#[cfg(target_os = "linux")]
 mod proc;
 #[cfg(target_os = "linux")]
 mod serve;

@@ -1,6 +1,47 @@
-//! Makes all memory of the process pass on to its children.
+//! Makes all memory of the process pass on to its children, and cheaply.
 
-use std::fs;
+use std::{fs, ops::Range};
+
+/// Of x86-64, and of arm64 with pages of 4 KiB.
+const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// Linux 6.1; libc knows it for some targets only.
+const MADV_COLLAPSE: libc::c_int = 25;
+
+/// One line of `/proc/self/maps`.
+pub(crate) struct Mapping {
+    pub range: Range<usize>,
+    /// Readable, writable and private, in memory alone: a heap or a stack.
+    pub is_own: bool,
+}
+
+/// What the process has mapped now; none if `/proc` does not tell.
+pub(crate) fn mappings() -> Vec<Mapping> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().filter_map(mapping).collect()
+}
+
+fn mapping(line: &str) -> Option<Mapping> {
+    let (start, end) = range(line)?;
+    let mut words = line.split_ascii_whitespace();
+    let (permissions, inode) = (words.nth(1)?, words.nth(2)?);
+    Some(Mapping {
+        range: start..end,
+        is_own: permissions.starts_with("rw") && permissions.ends_with('p') && inode == "0",
+    })
+}
+
+/// Puts the heap into huge pages, of which a fork copies one entry each. Where the kernel refuses, nothing changes.
+pub(crate) fn collapse() {
+    for Mapping { range, is_own } in mappings() {
+        let (start, end) =
+            (range.start.next_multiple_of(HUGE_PAGE_BYTES), range.end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
+        if is_own && start < end {
+            // SAFETY: advice that changes no content; what can't be collapsed stays as it is.
+            unsafe { libc::madvise(start as *mut libc::c_void, end - start, MADV_COLLAPSE) };
+        }
+    }
+}
 
 /// Takes `MADV_DONTFORK`, which V8 sets on its heap and its code, from every mapping that has it, and gives their
 /// number. The filter that the launcher starts a zygote under makes this find nothing; where the filter is refused, this
@@ -42,6 +83,19 @@ mod tests {
     use std::ptr;
 
     use super::*;
+
+    #[test]
+    fn own_memory_is_told_from_files_code_and_shared_memory() {
+        let is_own = |line| mapping(line).map(|mapping| mapping.is_own);
+        assert_eq!(is_own("0f9b5000-10396000 rw-p 00000000 00:00 0    [heap]"), Some(true));
+        assert_eq!(is_own("7ff887840000-7ff887dcc000 rw-p 00000000 00:00 0 "), Some(true));
+        assert_eq!(is_own("7ff887840000-7ff887dcc000 rwxp 00000000 00:00 0 "), Some(true));
+        assert_eq!(is_own("06b15000-06b3e000 rw-p 06714000 fe:00 999451   /usr/bin/node"), Some(false));
+        assert_eq!(is_own("1000-2000 r--p 00000000 00:00 0 "), Some(false));
+        assert_eq!(is_own("1000-2000 rw-s 00000000 00:05 7 /memfd:x (deleted)"), Some(false));
+        assert_eq!(is_own("nonsense"), None);
+        assert_eq!(mapping("1000-3000 rw-p 00000000 00:00 0").unwrap().range, 0x1000..0x3000);
+    }
 
     #[test]
     fn only_marked_mappings_are_found() {

@@ -1,16 +1,17 @@
 //! What JavaScript sees of this library, on the few functions of N-API that it takes.
 //!
-//! `serve(fd, ready)`, `tryFork(trial)`, `refuse(fd, why)`, `intend(status)`, `doom()`, `leave(status)`, `random()`, `handles()`; what they are
+//! `serve(fd, ready)`, `tryFork(trial)`, `scout()`, `report(fd)`, `refuse(fd, why)`, `intend(status)`, `doom()`, `leave(status)`, `random()`, `handles()`; what they are
 //! for stands with `zygote.cjs`, their only caller.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
+    os::fd::{FromRawFd, IntoRawFd, OwnedFd},
     ptr,
 };
 
 use crate::{
     exit::{self, AtExit},
-    serve::{self, Refusal, Role},
+    serve::{self, Refusal, Role, Scouted},
     sys,
     wire::MAX_PAYLOAD_BYTES,
 };
@@ -179,7 +180,7 @@ impl Call {
 }
 
 /// `serve(fd, ready)`: serves on the control socket `fd` after sending `ready`. Returns in children only:
-/// `{ role, payload, seed, pid }`.
+/// `{ role, payload, warm, seed, pid }`.
 unsafe extern "C" fn serve(env: Env, info: *mut c_void) -> Value {
     // SAFETY: called by N-API.
     let call = unsafe { Call::new(env, info) };
@@ -201,12 +202,13 @@ unsafe extern "C" fn serve(env: Env, info: *mut c_void) -> Value {
     let mut object = ptr::null_mut();
     // SAFETY: as above.
     unsafe { napi_create_object(env, &raw mut object) };
-    let (name, payload) = match role {
-        Role::Worker { .. } => ("worker", Vec::new()),
-        Role::Zygote { payload, .. } => ("zygote", payload),
+    let (name, payload, warm) = match role {
+        Role::Worker { warm, .. } => ("worker", Vec::new(), warm),
+        Role::Zygote { payload, .. } => ("zygote", payload, false),
     };
     call.set(object, c"role", call.string(name.as_bytes()));
     call.set(object, c"payload", call.string(&payload));
+    call.set(object, c"warm", call.boolean(warm));
     call.set(object, c"seed", call.double(f64::from(seed)));
     call.set(object, c"pid", call.double(f64::from(std::process::id())));
     object
@@ -236,6 +238,40 @@ unsafe extern "C" fn try_fork(env: Env, info: *mut c_void) -> Value {
         sys::end(serve::CANNOT_START_STATUS);
     }
     call.boolean(true)
+}
+
+/// `scout()`: forks a child that is to go the way of a job and then [report]. Gives `{ fd }`, the descriptor to report to, in that
+/// child, and `{ pages }`, how many it reported, here once it has ended: none if it failed.
+unsafe extern "C" fn scout(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    let mut object = ptr::null_mut();
+    // SAFETY: as above.
+    unsafe { napi_create_object(env, &raw mut object) };
+    let pipe = match serve::scout() {
+        Ok(Scouted::Scout(pipe)) => pipe,
+        Ok(Scouted::Zygote { pages }) => {
+            #[expect(clippy::cast_precision_loss, reason = "as many as a process has")]
+            call.set(object, c"pages", call.double(pages as f64));
+            return object;
+        }
+        Err(error) => return call.refused(&error.into()),
+    };
+    exit::guard(env);
+    // SAFETY: the loop is the environment's, in the child's only thread.
+    if unsafe { uv_loop_fork(call.event_loop()) } != 0 {
+        sys::end(serve::CANNOT_START_STATUS);
+    }
+    call.set(object, c"fd", call.double(f64::from(pipe.into_raw_fd())));
+    object
+}
+
+/// `report(fd)`: in a scout, tells the zygote which pages it made its own, and ends.
+unsafe extern "C" fn report(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    // SAFETY: the script passes on what `scout` gave it, and only once.
+    serve::report(unsafe { OwnedFd::from_raw_fd(call.number(0)) })
 }
 
 /// `refuse(fd, why)`: tells the host and ends the process.
@@ -297,9 +333,11 @@ unsafe extern "C" fn handles(env: Env, info: *mut c_void) -> Value {
 /// What Node looks for when it loads the library.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn napi_register_module_v1(env: Env, exports: Value) -> Value {
-    let functions: [(&CStr, Function); 8] = [
+    let functions: [(&CStr, Function); 10] = [
         (c"serve", serve),
         (c"tryFork", try_fork),
+        (c"scout", scout),
+        (c"report", report),
         (c"refuse", refuse),
         (c"intend", intend),
         (c"doom", doom),

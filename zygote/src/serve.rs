@@ -3,8 +3,10 @@
 
 use std::{
     collections::VecDeque,
-    fs, io,
+    fs::{self, File},
+    io,
     os::fd::{AsRawFd, OwnedFd, RawFd},
+    sync::{Mutex, PoisonError},
 };
 
 use native_sandbox_confine::Plan;
@@ -13,6 +15,7 @@ use crate::{
     child::Surroundings,
     limits::Limits,
     memory,
+    prefault::Pages,
     proc::{Proc, is_same},
     sys::{self, Forked, Received},
     table::Table,
@@ -36,8 +39,15 @@ pub(crate) const CANNOT_START_STATUS: i32 = 127;
 
 /// What a forked child is to be.
 pub(crate) enum Role {
-    Worker { id: u64 },
-    Zygote { id: u64, payload: Vec<u8> },
+    /// `warm`: it has the pages that its job will need.
+    Worker {
+        id: u64,
+        warm: bool,
+    },
+    Zygote {
+        id: u64,
+        payload: Vec<u8>,
+    },
 }
 
 /// What a forked child begins with.
@@ -69,16 +79,60 @@ pub(crate) fn try_fork() -> Result<bool, Refusal> {
         Forked::Child => return Ok(true),
         Forked::Parent(child) => child,
     };
+    match wait_for(child) {
+        0 => Ok(false),
+        status => Err(Refusal::Trial(status)),
+    }
+}
+
+/// Waits until a child has ended, and ends it where that takes too long. Gives its wait status.
+fn wait_for(child: i32) -> i32 {
     let end_ms = sys::now_ms() + TRIAL_MS;
     loop {
         if let Some(reaped) = sys::reap(child) {
-            return if reaped.status == 0 { Ok(false) } else { Err(Refusal::Trial(reaped.status)) };
+            return reaped.status;
         }
         if sys::now_ms() > end_ms {
             sys::signal_child(child, libc::SIGKILL);
         }
         pause();
     }
+}
+
+/// What workers take at their start; those of the zygote that this one was forked from, until a scout was sent.
+static PAGES: Mutex<Pages> = Mutex::new(Pages::none());
+
+/// Who returns from [`scout`].
+pub(crate) enum Scouted {
+    /// The scout, with the pipe that it is to [`report`] to.
+    Scout(OwnedFd),
+    /// The zygote, once the scout has ended; workers take what it reported, and nothing if it failed.
+    Zygote { pages: usize },
+}
+
+/// Forks a scout.
+pub(crate) fn scout() -> io::Result<Scouted> {
+    let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    *pages = Pages::none();
+    memory::share_with_children();
+    wait_for_threads()?;
+    let (reader, writer) = sys::pipe()?;
+    let scout = match sys::fork()? {
+        Forked::Child => return Ok(Scouted::Scout(writer)),
+        Forked::Parent(scout) => scout,
+    };
+    drop(writer);
+    // All it reports has room in the pipe.
+    if wait_for(scout) == 0 {
+        *pages = Pages::read(File::from(reader))?;
+    }
+    Ok(Scouted::Zygote { pages: pages.count() })
+}
+
+/// In the scout: reports, and ends.
+pub(crate) fn report(pipe: OwnedFd) -> ! {
+    let told = Pages::own().and_then(|pages| pages.write(File::from(pipe)));
+    sys::end(i32::from(told.is_err()))
 }
 
 /// Waits until all other threads of Node sleep: one that works may hold a lock, which a child would never get.
@@ -128,6 +182,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     };
     sys::end_others();
     memory::share_with_children();
+    memory::collapse();
     wait_for_threads()?;
     let signals = sys::child_signals()?;
     let mut zygote = Zygote {
@@ -141,9 +196,14 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     zygote.control.send(&Report::Ready { pid: own, payload: ready });
     // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
     flush_streams();
-    let Child { role, plan, fds } = zygote.run();
-    let limited = match role {
-        Role::Worker { .. } => zygote.limits.set(),
+    let Child { mut role, plan, fds } = zygote.run();
+    let limited = match &mut role {
+        Role::Worker { warm, .. } => {
+            let pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+            pages.take();
+            *warm = !pages.is_empty();
+            zygote.limits.set()
+        }
         Role::Zygote { .. } => zygote.limits.set_for_loading(),
     };
     if !limited {
@@ -259,7 +319,7 @@ impl Zygote {
             };
             let child = match request {
                 Some((Request::ForkWorker { id, plan }, fds)) => {
-                    Child { role: Role::Worker { id }, plan, fds }
+                    Child { role: Role::Worker { id, warm: false }, plan, fds }
                 }
                 Some((Request::ForkZygote { id, plan, payload }, fds)) => {
                     Child { role: Role::Zygote { id, payload }, plan, fds }
@@ -293,7 +353,7 @@ impl Zygote {
     /// `Some` in the child.
     fn fork(&mut self, child: Child) -> Option<Child> {
         let id = match child.role {
-            Role::Worker { id } | Role::Zygote { id, .. } => id,
+            Role::Worker { id, .. } | Role::Zygote { id, .. } => id,
         };
         if self.table.contains(id) {
             self.control.send(&Report::ForkFailed { id, errno: libc::EEXIST });

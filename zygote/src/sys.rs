@@ -291,6 +291,18 @@ pub(crate) enum Forked {
     Parent(i32),
 }
 
+/// A pipe, reader first, of which neither end blocks.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [-1; 2];
+    // SAFETY: fills the array; both descriptors are new and ours.
+    unsafe {
+        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}
+
 /// Forks by libc, whose handlers make the child's allocator, OpenSSL and libuv's thread pool usable.
 pub(crate) fn fork() -> io::Result<Forked> {
     // SAFETY: the child goes on with the forking thread alone. V8 was started with `--single-threaded`, libuv starts

@@ -22,6 +22,14 @@ fn with_each(test: impl Fn(&mut Zygote)) {
 }
 
 #[test]
+fn a_scout_tells_what_workers_need() {
+    with_each(|zygote| {
+        let pages = zygote.ready.json()["pages"].as_u64().unwrap();
+        assert!((50..2000).contains(&pages), "{pages} pages");
+    });
+}
+
+#[test]
 fn everything_that_node_does_works_in_a_worker() {
     let jobs = [
         ("return 6 * 7", json!(42)),

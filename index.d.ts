@@ -89,9 +89,54 @@ export interface LogChunk {
   text: string;
 }
 
-/** What a call consumed, as measured by the kernel. Further fields may be added. */
+/** What a call took, and how it ended. Further fields may be added. */
 export interface CallUsage {
-  [quantity: string]: number | undefined;
+  /** Milliseconds from the call until nothing of it was left; what the function left running counts. */
+  durationMs: number;
+  /**
+   * Milliseconds of processor time, user and system together, of the call's process, with all its threads, and of those processes below it
+   * that it waited for. A booted worker's boot counts (some 40 ms), what happened in a zygote before the fork does not. Measured by
+   * the kernel; in a provider's sandbox by the process itself when it ends. Absent where nobody measured it: on Windows, where no
+   * process ran, where a provider's run was killed.
+   */
+  cpuMs?: number;
+  /**
+   * Bytes of memory that the call's process, or one below it that it waited for, had at once, at most: the peak of its resident set. What a forked
+   * worker shares with its zygote counts, the zygote's own peak does not. Measured, and absent, as `cpuMs`.
+   */
+  maxRssBytes?: number;
+  /** Bytes of stdout, stderr and the result's JSON text together. Absent where no process ran. */
+  outputBytes?: number;
+  /** Where the worker came from. Absent where none was started, and for providers. */
+  rung?: 'zygote' | 'standby' | 'spawn';
+  phases: CallPhases;
+  exit: CallExit;
+}
+
+/** How long the steps of a call took, in milliseconds; a step that the call did not get to is absent. */
+export interface CallPhases {
+  /** Checks, and waiting for a permit. */
+  queueMs: number;
+  /** Getting the sandbox: an installation, the wait for another call's, or a look (microseconds). */
+  installMs?: number;
+  /** Getting a worker; for a provider, sending it the job. */
+  startMs?: number;
+  /** The function, until it was answered. */
+  runMs?: number;
+  /** From the answer until nothing of the call was left. */
+  endMs?: number;
+}
+
+/** How a call ended. */
+export interface CallExit {
+  /** `'completed'` when it resolved, else the code of its {@link SandboxError}. */
+  reason: 'completed' | SandboxErrorCode;
+  /** Exit code of its process, if it exited. A worker that has answered ends with 0. */
+  code?: number;
+  /** The signal that ended its process, if one did: one of ours too. */
+  signal?: string | null;
+  /** Whether something was still running when the linger was over, and had to be ended. Not told by providers. */
+  leftRunning?: boolean;
 }
 
 /** Optional companions of one call. What these functions throw is ignored. */
@@ -101,9 +146,17 @@ export interface CallOptions {
    * `cause`; the processes are killed. A signal that has fired already rejects the call before anything is spent on it.
    */
   signal?: AbortSignal;
-  /** Called with what the function prints, while it prints; chunks may still come shortly after the result. */
+  /**
+   * Called with what the function prints, while it prints, in the order of each stream; chunks may still come shortly after the result.
+   * Nothing is lost while the event loop is busy: what waits is bounded by `maxOutputBytes`, and past 4096 waiting chunks it is
+   * joined by stream.
+   */
   onLogs?(chunk: LogChunk): void;
-  /** Called once when the processes of the call are gone, which may be after its promise settled. */
+  /**
+   * Called once when the processes of the call are gone, which may be after its promise settled; for a call that got no process too. Not
+   * called where the call was refused before it was queued: bad options, a signal that had fired, a shutdown. Waiting for
+   * it keeps no process alive.
+   */
   onUsage?(usage: CallUsage): void;
 }
 
@@ -353,7 +406,7 @@ export class SandboxExecutorFactory {
   static getForSession(sessionId: string): SandboxExecutorFactory;
 
   /** Cleans up and forgets the factory of a session. Does nothing for an unknown one. */
-  static cleanupSession(sessionId: string): Promise<void>;
+  static cleanupSession(sessionId: string, options?: CleanupOptions): Promise<void>;
 
   /**
    * Runs a function tool.
@@ -383,8 +436,21 @@ export class SandboxExecutorFactory {
   /**
    * Rejects what waits or installs for this factory with `CLEANED_UP`, waits for what runs, and gives up idle sandboxes.
    * Installed dependencies stay in the store, for the next ones. May be called twice and while busy; the factory can be used again afterwards.
+   *
+   * With a deadline: see {@link CleanupOptions}.
    */
-  cleanup(): Promise<void>;
+  cleanup(options?: CleanupOptions): Promise<void>;
+}
+
+/** How a cleanup ends what is under way. */
+export interface CleanupOptions {
+  /**
+   * Milliseconds, from 0 on, that all calls may go on, those that wait or install too; what is left then is ended at once and rejected with
+   * `CLEANED_UP`. Until the cleanup is done, new calls are rejected with `SHUTTING_DOWN`.
+   *
+   * Default: none; calls of which nothing has run are rejected at once, the others have their timeouts.
+   */
+  deadlineMs?: number;
 }
 
 /** The provider `native` by itself. */
@@ -407,7 +473,7 @@ export class NativeSandboxExecutor {
   warm(sets: Array<Record<string, string>>): Promise<void>;
 
   /** As {@link SandboxExecutorFactory.cleanup}. */
-  cleanup(): Promise<void>;
+  cleanup(options?: CleanupOptions): Promise<void>;
 
   /** Free permits and waiting calls per distinct `vcpus` in use so far, of the whole process. Never throws. */
   getExecutionStats(): Record<`vcpu_${number}`, { availablePermits: number; queueLength: number }>;
@@ -441,7 +507,7 @@ export class VercelSandboxExecutor {
   ): Promise<ExecutionResult>;
 
   /** Ends what waits, waits for what runs, and stops the idle sandboxes that no other executor has used. */
-  cleanup(): Promise<void>;
+  cleanup(options?: CleanupOptions): Promise<void>;
 }
 
 /* ------------------------------------------------------------------ providers */
@@ -543,8 +609,81 @@ export interface ProviderCommand {
  */
 export function registerProvider(name: string, provider: Provider): void;
 
-/** Counters and gauges of the process, by area (`pool`, `store`, `rungs`, `tiers`, …). Areas and figures may be added. */
+/**
+ * Counters (they only grow) and gauges (what is now) of the process, by area. Each area has a fixed number of figures, or one for each
+ * distinct `vcpus`, error code or step. Areas and figures may be added.
+ */
 export interface ExecutorMetrics {
+  /** Free permits and waiting calls per distinct `vcpus`, as of {@link NativeSandboxExecutor.getExecutionStats}. Gauges. */
+  queue?: Record<`vcpu_${number}`, { availablePermits: number; queueLength: number }>;
+  /** Calls that have a permit, and calls that wait for one. Gauges. Absent when the options are bad. */
+  calls?: { running: number; waiting: number };
+  /** Sandboxes of this machine. Gauges. Absent when the options are bad. */
+  pool?: {
+    /** That can be lent. */
+    sandboxes: number;
+    /** That are given up, and still lent. */
+    retired: number;
+    /** Calls that have one. */
+    leases: number;
+    /** That are being made: looked for in the store, or installed. */
+    installing: number;
+    /** Calls that wait for one of these. */
+    waiting: number;
+  };
+  /** Processes that workers are forked from. Gauges. Absent when the options are bad. */
+  zygotes?: {
+    /** Up, without a tree's packages. */
+    base: number;
+    /** Up, with the packages of one tree. */
+    dependents: number;
+    booting: number;
+    /** That could not be had, and are tried again later. */
+    refused: number;
+    /** Workers that they forked ahead of need. */
+    ready: number;
+  };
+  /** Workers booted ahead of need. Gauges. Absent when the options are bad. */
+  standby?: {
+    /** Kinds of workers that some are kept of: one for each tree. */
+    stocks: number;
+    ready: number;
+  };
+  /** What is wrong with the options, when they are bad. */
+  error?: string;
+  /** Sandboxes of the providers of this thread. Gauges. */
+  providers: { sandboxes: number; retired: number; creating: number; waiting: number; leases: number };
+  /** Of calls of the provider `native`. Absent when the options are bad. */
+  counters?: {
+    succeeded: number;
+    /** Rejected calls by code; a code that did not occur is absent. Calls that did not get to the core are not counted. */
+    failed: Partial<Record<SandboxErrorCode, number>>;
+    /** Processor time that calls used. */
+    cpuMs: number;
+    /** What they printed and returned. */
+    outputBytes: number;
+    /** Calls by where their worker came from. */
+    workers: Record<'zygote' | 'standby' | 'spawn', number>;
+  };
+  /** How long calls of the provider `native` took, and each of their steps. Absent when the options are bad. */
+  durations?: {
+    /** Upper bounds of the ranges, inclusive. */
+    boundsMs: number[];
+    /** Until the answer. */
+    call: DurationHistogram;
+    queue: DurationHistogram;
+    install: DurationHistogram;
+    start: DurationHistogram;
+    run: DurationHistogram;
+  };
+  /** Where the next worker will probably come from. Absent when the options are bad. */
+  rung?: 'zygote' | 'standby' | 'spawn';
+  /** Faster ways that are not used, and why. */
+  rungsNotUsed?: Array<{ rung: string; reason: string }>;
+  /** Why processes are started without the launcher; `null` where they are not. */
+  withoutLauncher?: string | null;
+  /** What is in force, without the limits, once a call was served: {@link isolationReport}. */
+  isolation?: Pick<IsolationReport, 'tier' | 'layers'> | null;
   /** Installed dependencies. Absent when the options are bad. */
   store?: {
     /** The folder; `null` before the first call. */
@@ -561,6 +700,14 @@ export interface ExecutorMetrics {
   /** Source texts that are kept in their prepared form, and how often one of them spared the work. Absent when the options are bad. */
   sources?: { kept: number; reused: number };
   [area: string]: unknown;
+}
+
+/** Durations, counted by size. All figures are counters. */
+export interface DurationHistogram {
+  /** How many were in each range by itself, not in those below it as well; the last is of what is beyond all bounds. */
+  counts: number[];
+  count: number;
+  sumMs: number;
 }
 
 /** One way in which functions are kept apart from the machine. `docs/ISOLATION.md` tells what each does. */
@@ -606,8 +753,10 @@ export type SandboxErrorCode =
   | 'QUEUE_TIMEOUT'
   /** The caller's signal fired. */
   | 'ABORTED'
-  /** `cleanup()` ended the call before it ran. */
+  /** `cleanup()` ended the call before it ran, or at its deadline. */
   | 'CLEANED_UP'
+  /** The process, or the executor, is shutting down and takes no more calls. */
+  | 'SHUTTING_DOWN'
   /** npm failed. */
   | 'INSTALL_FAILED'
   /** npm did not finish in time. */
@@ -698,6 +847,100 @@ export interface SandboxLogger {
  * @throws {TypeError} when it is neither
  */
 export function setLogger(logger: SandboxLogger | ((name: string) => SandboxLogger) | null): void;
+
+/* ------------------------------------------------------------------ tracing */
+
+/**
+ * What the tracing channel `native-sandbox-executor:call` of `node:diagnostics_channel` publishes; the same object for all events of a
+ * call. Messages hold no code, no arguments, no results, no environment, and no text of an error.
+ */
+export interface CallMessage {
+  /** Of this call, in this thread. */
+  callId: number;
+  toolId: string;
+  provider: string;
+  /** Until the answer; with `error`, `asyncStart` and `asyncEnd`. */
+  durationMs?: number;
+  error?: ErrorMessage;
+}
+
+/** What of a {@link SandboxError} may be told to everybody. */
+export interface ErrorMessage {
+  name: string;
+  code: SandboxErrorCode;
+  phase: SandboxErrorPhase;
+}
+
+/**
+ * What the tracing channels `native-sandbox-executor:queue`, `:install`, `:start` and `:run` publish: `start` and `end` when the step begins,
+ * `asyncStart` and `asyncEnd` when it ends, `error` before these when the call failed in it.
+ */
+export interface StepMessage extends CallMessage {
+  /** When the step began, since the call did. */
+  atMs: number;
+  /** Where the worker came from; at the end of `start`, and with `run`. */
+  rung?: 'zygote' | 'standby' | 'spawn';
+  /** Whether the sandbox was there already; at the end of `install`. */
+  reused?: boolean;
+}
+
+/** What the channel `native-sandbox-executor:usage` publishes, once nothing of a call is left. */
+export interface UsageMessage {
+  callId: number;
+  toolId: string;
+  provider: string;
+  usage: CallUsage;
+}
+
+/**
+ * What the channel `native-sandbox-executor:sandbox` publishes, from the first call after the subscription on: of the whole process for the provider
+ * `native`, of this thread for others.
+ */
+export interface SandboxMessage {
+  event: 'created' | 'removed';
+  provider: string;
+  /** Names the dependency set, as in the log; `native` only. */
+  dependencyHash?: string;
+  /** The sandbox's own name; other providers only. */
+  sandbox?: string;
+  /** How long it took to make; `native`, `created` only. */
+  durationMs?: number;
+}
+
+/* ------------------------------------------------------------------ shutdown */
+
+/** How a process ends. */
+export interface ShutdownOptions {
+  /** Milliseconds that calls may go on; what is left then is ended at once, and rejected with `CLEANED_UP`. From 0 on. Default 10000. */
+  deadlineMs?: number;
+}
+
+/**
+ * Ends the function tools of the process: from now on all calls are rejected with `SHUTTING_DOWN` (in other threads those of the provider
+ * `native`), those that were taken go on until the deadline. Resolves when nothing of them is left, no process of ours runs, and idle
+ * sandboxes are given up.
+ */
+export function shutdown(options?: ShutdownOptions): Promise<void>;
+
+/** What {@link gracefulShutdown} does, and when. */
+export interface GracefulShutdownOptions extends ShutdownOptions {
+  /** Default `['SIGTERM', 'SIGINT']`. */
+  signals?: string[];
+  /**
+   * What comes before the shutdown, such as closing the server and waiting for its requests: calls are still taken meanwhile. Its time
+   * counts towards the deadline.
+   */
+  before?(signal: string): void | Promise<void>;
+}
+
+/**
+ * Shuts down when a signal comes: `before`, then {@link shutdown}; then the process ends by that signal, unless somebody else listens
+ * to it, who ends it himself. A second signal ends it at once. For the main thread: others get no signals.
+ *
+ * @returns Takes it back, the refusal of calls too.
+ * @throws {SandboxError} `INVALID_CONFIG`
+ */
+export function gracefulShutdown(options?: GracefulShutdownOptions): () => void;
 
 /* ------------------------------------------------------------------ the swap */
 

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { filesBelow, ownWorld, rejection, run, surface, tool } from './helpers.mjs';
+import { filesBelow, ownWorld, RUNGS, rejection, run, surface, tool } from './helpers.mjs';
 import { useRegistry } from './registry.mjs';
 
 let world;
@@ -76,6 +76,27 @@ test('a failed installation is a failure of all who waited, leaves nothing, and 
     filesBelow(world.tmp).filter((path) => path.includes('not-yet')),
     []
   );
+});
+
+test('what a function installs beside itself comes before the tree, on every rung', { timeout: 120_000 }, async (t) => {
+  /** Node keeps what it found first for a name. */
+  const looking = (first) => `() => {
+    const { mkdirSync, writeFileSync } = require('node:fs');
+    const before = ${first};
+    mkdirSync('node_modules/shared', { recursive: true });
+    writeFileSync('node_modules/shared/index.js', 'module.exports = "own"');
+    return [before, require('node:module').createRequire(__filename)('shared')];
+  }`;
+  for (const rung of RUNGS) {
+    await t.test(rung, async () => {
+      const factory = new (surface().SandboxExecutorFactory)({ start: rung });
+      const look = (code) => factory.executeFunctionTool('t', {}, tool(code, { dependencies: { shared: '1.0.0' } }));
+      assert.equal(await look('() => require("shared")'), 'one');
+      assert.deepEqual(await look(looking('null')), [null, 'own']);
+      assert.deepEqual(await look(looking('require("shared")')), ['one', 'one']);
+      await factory.cleanup();
+    });
+  }
 });
 
 const asRoot = process.getuid?.() === 0 && 'root writes where it likes until the tier `confined` takes that away';

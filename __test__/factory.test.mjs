@@ -29,9 +29,11 @@ test('require and import() of the package give the same classes', async () => {
     'SandboxError',
     'SandboxExecutorFactory',
     'VercelSandboxExecutor',
+    'gracefulShutdown',
     'isolationReport',
     'registerProvider',
     'setLogger',
+    'shutdown',
     'swapReport',
   ]);
 });

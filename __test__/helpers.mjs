@@ -45,7 +45,7 @@ export function ownWorld() {
   for (const key of Object.keys(process.env)) {
     if (/^(npm_config_|XDG_|AGENTS_FUNCTION_TOOL_)/i.test(key)) delete process.env[key];
   }
-  process.on('exit', () => rmSync(root, { recursive: true, force: true, maxRetries: 3 }));
+  process.on('exit', () => rmSync(root, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 }));
   return { root, tmp: join(root, 'tmp') };
 }
 

@@ -66,7 +66,11 @@ test('usage is told once, when the processes are gone', async () => {
   await run('() => { for (let i = 0; i < 1e7; i++); }', {}, {}, { onUsage: (usage) => usages.push(usage) });
   await until(() => usages.length > 0, 8000, 'the usage');
   assert.equal(usages.length, 1);
-  for (const [name, quantity] of Object.entries(usages[0])) assert.ok(Number.isFinite(quantity) && quantity >= 0, name);
+  const { rung, exit, phases, ...quantities } = usages[0];
+  assert.deepEqual([exit.reason, typeof rung], ['completed', 'string']);
+  for (const [name, quantity] of Object.entries({ ...quantities, ...phases })) {
+    assert.ok(Number.isFinite(quantity) && quantity >= 0, name);
+  }
 });
 
 test('what is left running does not delay the result', async () => {

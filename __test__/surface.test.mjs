@@ -130,6 +130,7 @@ test('a call is handed over as it was given', async () => {
     vcpus: 2,
     runtime: 'node22',
     wantsLogs: false,
+    wantsSteps: false,
     wantsUsage: false,
     args: '{"n":1,"when":"1970-01-01T00:00:00.000Z"}',
   });
@@ -369,9 +370,11 @@ test('live output and usage reach their functions; what these throw reaches nobo
   const usages = [];
   answer = ({ onEvent, wantsLogs, wantsUsage }) => {
     assert.ok(wantsLogs && wantsUsage);
-    onEvent({ kind: 'stdout', text: 'a' });
-    onEvent({ kind: 'stderr', text: 'b' });
-    onEvent({ kind: 'usage', text: '{"cpuMs":5}' });
+    onEvent([
+      { kind: 'stdout', text: 'a' },
+      { kind: 'stderr', text: 'b' },
+    ]);
+    onEvent([{ kind: 'usage', text: '{"cpuMs":5}' }]);
     return { ok: true, value: '1' };
   };
   const call = {
@@ -465,7 +468,8 @@ test('stats, metrics and the isolation report', async () => {
   const native = sandbox.NativeSandboxExecutor.getInstance();
   assert.equal(native, sandbox.NativeSandboxExecutor.getInstance());
   assert.deepEqual(native.getExecutionStats(), { vcpu_2: { availablePermits: 1, queueLength: 3 } });
-  assert.deepEqual(native.getMetrics(), { pool: { size: 1 } });
+  const providers = { sandboxes: 0, retired: 0, creating: 0, waiting: 0, leases: 0 };
+  assert.deepEqual(native.getMetrics(), { pool: { size: 1 }, providers });
   assert.deepEqual(await sandbox.isolationReport(), { tier: 'base' });
 });
 

@@ -1,11 +1,14 @@
 // Checked by `tsc`, never run: the public types are what callers of the original, and of this package, rely on.
 
 import {
+  type CallMessage,
   type CallOptions,
+  type ErrorMessage,
   type ExecutionResult,
   type ExecutorMetrics,
   type ExecutorOptions,
   type FunctionToolConfig,
+  gracefulShutdown,
   type IsolationReport,
   type isolationReport,
   NativeSandboxExecutor,
@@ -17,7 +20,11 @@ import {
   type SandboxErrorCode,
   type SandboxErrorPhase,
   SandboxExecutorFactory,
+  type SandboxMessage,
+  type StepMessage,
   setLogger,
+  shutdown,
+  type UsageMessage,
   type VercelSandboxConfig,
   VercelSandboxExecutor,
 } from 'native-sandbox-executor';
@@ -72,7 +79,7 @@ same<Same<ReturnType<typeof native.getMetrics>, ExecutorMetrics>>();
 const call: CallOptions = {
   signal: new AbortController().signal,
   onLogs: ({ stream, text }) => `${stream}${text.length}`,
-  onUsage: (usage) => usage,
+  onUsage: ({ cpuMs, phases, exit }) => [cpuMs?.toFixed(), phases.runMs?.toFixed(), exit.reason satisfies string],
 };
 export const abortable: Promise<unknown> = native.executeFunctionTool('add', args, config, call);
 const vercel = VercelSandboxExecutor.getInstance({
@@ -98,7 +105,23 @@ setLogger((name) => ({ debug: () => name, info() {}, warn() {}, error() {} }));
 same<Same<ReturnType<typeof swapReport>, SwapReport>>();
 same<Same<SwapReport['hook'], 'registerHooks' | 'register' | 'off' | 'none'>>();
 
+// Operating.
+const metrics = native.getMetrics();
+export const waiting: number | undefined = metrics.calls?.waiting;
+export const failures: number | undefined = metrics.counters?.failed.TIMEOUT;
+export const slow: number | undefined = metrics.durations?.run.counts.at(-1);
+export const heard: CallMessage = { callId: 1, toolId: 't', provider: 'native' };
+export const step: StepMessage = { ...heard, atMs: 0, rung: 'zygote' };
+export const used: UsageMessage['usage']['exit'] = { reason: 'completed', code: 0 };
+export const made: SandboxMessage = { event: 'created', provider: 'native', dependencyHash: 'x' };
+export const drained: Promise<void> = factory.cleanup({ deadlineMs: 1 });
+export const ended: Promise<void> = shutdown({ deadlineMs: 1 });
+const undo = gracefulShutdown({ signals: ['SIGTERM'], before: async (signal) => void signal.length });
+same<Same<ReturnType<typeof undo>, void>>();
+
 // What must not compile.
+// @ts-expect-error an error's text is told to nobody
+export const quoted: ErrorMessage = { name: 'SandboxError', code: 'TIMEOUT', phase: 'run', message: 'x' };
 // @ts-expect-error a provider that does not exist
 export const moon: SandboxConfig = { provider: 'moon', runtime: 'node22' };
 // @ts-expect-error an option that does not exist

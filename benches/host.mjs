@@ -3,6 +3,8 @@
 // Lines of JSON: requests come in on stdin, answers go out on descriptor 3 (stdout is the original's for its log).
 // Arguments: the side (`ours`, `original`) and the file that has its class. Ends when stdin ends.
 
+import { tracingChannel } from 'node:diagnostics_channel';
+import { createRequire } from 'node:module';
 import { Socket } from 'node:net';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createInterface } from 'node:readline';
@@ -13,6 +15,10 @@ import { configOf, TOOLS } from './tools.mjs';
 /** Between two samples of the event loop's delay; the smallest there is. What is idle shows about this much. */
 const LOOP_RESOLUTION_MS = 1;
 const NS_PER_MS = 1e6;
+const ASKING_BLOCKS = 20;
+
+/** What a subscriber does at least. */
+const HEARS = Object.fromEntries(['start', 'end', 'asyncStart', 'asyncEnd', 'error'].map((event) => [event, () => {}]));
 
 const [side, file] = process.argv.slice(2);
 const loadBegan = performance.now();
@@ -59,10 +65,10 @@ async function call(factory, { tool, args, sameArgs, ...over }, seen) {
 
 /**
  * `callers` callers, each with one call at a time, until `count` calls were made, or `forMs` are over, or told to stop.
- * They begin `rampMs` apart.
+ * They begin `rampMs` apart, and each waits `pauseMs` before its next call.
  */
 async function calls(
-  { count = Number.POSITIVE_INFINITY, forMs, callers = 1, rampMs = 0, ...what },
+  { count = Number.POSITIVE_INFINITY, forMs, callers = 1, rampMs = 0, pauseMs = 0, ...what },
   goesOn = () => true
 ) {
   const seen = { ms: [], wrong: 0, failed: {}, last: undefined };
@@ -73,6 +79,7 @@ async function calls(
     if (rampMs > 0) await delay(at * rampMs);
     while (left-- > 0 && performance.now() < end && goesOn()) {
       await call(() => SandboxExecutorFactory.getInstance(), what, seen);
+      if (pauseMs > 0) await delay(pauseMs);
     }
   };
   await Promise.all(Array.from({ length: callers }, caller));
@@ -89,6 +96,25 @@ const ACTIONS = {
     return seen;
   },
   inFlight: () => inFlight,
+  /** Subscribes to all channels of calls, or ends that. */
+  listen({ on }) {
+    for (const what of ['call', 'queue', 'install', 'start', 'run']) {
+      const channel = tracingChannel(`native-sandbox-executor:${what}`);
+      if (on) channel.subscribe(HEARS);
+      else channel.unsubscribe(HEARS);
+    }
+  },
+  /** What a call pays for the question whether anybody listens, as nanoseconds each. */
+  asking({ count }) {
+    const { observe } = createRequire(file)('./lib/observe.js');
+    const samples = [];
+    for (let block = 0; block < ASKING_BLOCKS; block += 1) {
+      const began = performance.now();
+      for (let at = 0; at < count; at += 1) if (observe('native', 'a-tool')) throw new Error('somebody listens');
+      samples.push(((performance.now() - began) * NS_PER_MS) / count);
+    }
+    return samples;
+  },
   /** Begins to watch the event loop. */
   watch() {
     loopDelay = monitorEventLoopDelay({ resolution: LOOP_RESOLUTION_MS });

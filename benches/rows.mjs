@@ -53,15 +53,37 @@ const LOOP_ENV = {
   AGENTS_FUNCTION_TOOL_SANDBOX_STORE_MAX_BYTES: 8 * MIB,
 };
 
+/** What listening may cost. */
+const HEARD_FACTOR = 1.1;
+const ASKED_TIMES = 10_000;
+
+const WARM = {
+  trivial: { id: 'warm', title: 'warm call, no dependencies', tool: 'trivial', factor: 30, target: '≥ 30× faster' },
+  packages: {
+    id: 'packages',
+    title: 'warm call using lodash, zod, axios',
+    tool: 'packages',
+    factor: 25,
+    target: '≥ 25× faster',
+  },
+};
+/** Between two calls of a caller: what is prepared for the next one is then no part of it, as at most servers. */
+const PAUSE_MS = 20;
+const apart = (row) => ({
+  ...row,
+  id: `${row.id}-apart`,
+  title: `${row.title}, ${PAUSE_MS} ms apart`,
+  pauseMs: PAUSE_MS,
+});
+
 /** Growth up to this factor is noise; what grows with calls, trees or callers grows by more between the ends. */
 const FLAT = 1.25;
 
 export const ROWS = [
-  { id: 'warm', measure: (bench) => warm(bench, 'warm', 'warm call, no dependencies', 'trivial', 30, '≥ 30× faster') },
-  {
-    id: 'packages',
-    measure: (bench) => warm(bench, 'packages', 'warm call using lodash, zod, axios', 'packages', 25, '≥ 25× faster'),
-  },
+  { id: 'warm', measure: (bench) => warm(bench, WARM.trivial) },
+  { id: 'warm-apart', measure: (bench) => warm(bench, apart(WARM.trivial)) },
+  { id: 'packages', measure: (bench) => warm(bench, WARM.packages) },
+  { id: 'packages-apart', measure: (bench) => warm(bench, apart(WARM.packages)) },
   { id: 'isolation', measure: isolated },
   { id: 'throughput', measure: throughput },
   { id: 'new-host', measure: newHost },
@@ -76,6 +98,7 @@ export const ROWS = [
     measure: (bench) => asFastAsNode(bench, 'allocation', 'allocation-heavy tool, own time', 'allocating'),
   },
   { id: 'prepare', measure: preparing },
+  { id: 'tracing', measure: tracing },
   { id: 'after-calls', full: true, measure: afterCalls },
   { id: 'with-trees', full: true, measure: withTrees },
   { id: 'with-waiting', full: true, measure: withWaiting },
@@ -170,9 +193,47 @@ async function withHost(bench, side, options, act) {
   }
 }
 
+/** What it costs when somebody listens to the channels of calls, and the question whether anybody does. */
+async function tracing(bench) {
+  const [blocks, count] = bench.pick({ quick: [2, 10], usual: [10, 50] });
+  return withHost(bench, 'ours', { env: ALWAYS_WARM }, async (host) => {
+    await host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS });
+    const asking = await host.ask('asking', { count: ASKED_TIMES });
+    const told = [];
+    const block = async () => {
+      await quiet(host.pid);
+      const seen = await host.ask('calls', { tool: 'trivial', count });
+      told.push(faults(bench, 'ours', 'tracing', seen));
+      return seen.ms;
+    };
+    const found = { off: [], on: [] };
+    for (let at = 0; at < blocks; at += 1) {
+      found.off.push(await block());
+      await host.ask('listen', { on: true });
+      found.on.push(await block());
+      await host.ask('listen', { on: false });
+    }
+    const [off, on] = [summary(found.off.flat()), summary(found.on.flat())];
+    const factor = on.p50 / off.p50;
+    return line({
+      id: 'tracing',
+      title: 'warm call, with a listener on every channel',
+      unit: 'ms',
+      target: `≤ ${HEARD_FACTOR}× of a call that nobody listens to`,
+      sides: { ours: { value: on.p50, ...on, samples: found.on.flat() } },
+      met: factor <= HEARD_FACTOR,
+      notes: [
+        `without a listener ${short(off.p50)} ms (${short(factor)}×)`,
+        `asking whether anybody listens takes ${short(median(asking))} ns of it`,
+        ...told,
+      ],
+    });
+  });
+}
+
 /* ------------------------------------------------------------------ times of calls */
 
-async function warm(bench, id, title, tool, factor, target, args) {
+async function warm(bench, { tool, args, pauseMs, ...what }) {
   const [blocks, count] = bench.pick({ quick: [3, 10], usual: [10, 50] });
   return withHosts(bench, ALWAYS_WARM, async (hosts) => {
     for (const side of bench.sides) {
@@ -180,9 +241,9 @@ async function warm(bench, id, title, tool, factor, target, args) {
     }
     const results = await alternate(bench, blocks, async (side) => {
       await quiet(hosts[side].pid);
-      return hosts[side].ask('calls', { tool, args, count });
+      return hosts[side].ask('calls', { tool, args, count, pauseMs });
     });
-    return timesOf(bench, { id, title, factor, target, results });
+    return timesOf(bench, { ...what, results });
   });
 }
 
@@ -314,7 +375,14 @@ async function newSession(bench) {
 
 async function fetching(bench) {
   return withServer((url) =>
-    warm(bench, 'fetch', 'warm call with one loopback fetch', 'fetching', 4, '≥ 4× faster', { url })
+    warm(bench, {
+      id: 'fetch',
+      title: 'warm call with one loopback fetch',
+      tool: 'fetching',
+      factor: 4,
+      target: '≥ 4× faster',
+      args: { url },
+    })
   );
 }
 

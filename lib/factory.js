@@ -5,11 +5,13 @@
 const { callSite, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
 const { bareArray, mapDelete, mapForEach, mapGet, mapHas, mapSet } = require('./intrinsics.js');
 const { log } = require('./logger.js');
-const { NativeSandboxExecutor, answered, cleanUp, configure, execute, warm } = require('./native-executor.js');
+const { NativeSandboxExecutor, cleanUp, configure, execute, warm, watched } = require('./native-executor.js');
 const { GivenOptions, sandboxFields } = require('./options.js');
 const { providerOf } = require('./providers.js');
+const { deadlineOf, shuttingDown } = require('./shutdown.js');
 
 const NAME = 'SandboxExecutorFactory';
+const CLOSING = 'The factory is being cleaned up: it takes no function calls until that is done';
 
 class SandboxExecutorFactory {
   static #instance;
@@ -18,6 +20,8 @@ class SandboxExecutorFactory {
   #nativeExecutor;
   /** By provider. */
   #executors = new Map();
+  /** How many cleanups with a deadline are under way: they take no calls. */
+  #closing = 0;
 
   static configure(options) {
     configure(options);
@@ -34,11 +38,11 @@ class SandboxExecutorFactory {
     return mapGet(sessions, sessionId);
   }
 
-  static async cleanupSession(sessionId) {
+  static async cleanupSession(sessionId, options) {
     const factory = mapGet(SandboxExecutorFactory.#sessions, sessionId);
     // Forgotten first: whoever asks for the session from now on gets a fresh factory, not one that is going away.
     mapDelete(SandboxExecutorFactory.#sessions, sessionId);
-    await factory?.cleanup();
+    await factory?.cleanup(options);
   }
 
   constructor(options) {
@@ -50,10 +54,11 @@ class SandboxExecutorFactory {
     const site = callSite(SandboxExecutorFactory.prototype.executeFunctionTool);
     const { problem, sandboxConfig, provider } = routeOf(config);
     if (problem) throw standAt(problem, site);
+    if (this.#closing > 0) throw standAt(shuttingDown(CLOSING), site);
     if (provider === 'native') return await execute(this.#native(), site, functionId, args, config, call);
-    return await answered(site, () => {
+    return await watched(provider, functionId, site, (observer) => {
       const fields = sandboxFields(sandboxConfig);
-      return this.#executor(provider, fields).run(functionId, args, config, fields, call);
+      return this.#executor(provider, fields).run(functionId, args, config, fields, call, observer);
     });
   }
 
@@ -61,7 +66,18 @@ class SandboxExecutorFactory {
     return await warm(this.#native(), callSite(SandboxExecutorFactory.prototype.warm), sets);
   }
 
-  async cleanup() {
+  async cleanup(options) {
+    const deadlineMs = deadlineOf('cleanup()', options);
+    if (deadlineMs === undefined) return await this.#cleanUp();
+    this.#closing += 1;
+    try {
+      await this.#cleanUp(deadlineMs);
+    } finally {
+      this.#closing -= 1;
+    }
+  }
+
+  async #cleanUp(deadlineMs) {
     log(NAME, 'info', {}, 'Cleaning up sandbox executors');
     const executor = this.#nativeExecutor;
     this.#nativeExecutor = undefined;
@@ -71,9 +87,10 @@ class SandboxExecutorFactory {
     // At once: none waits for another.
     const others = bareArray();
     mapForEach(executors, (other) => {
-      others[others.length] = other.cleanup();
+      others[others.length] = other.cleanup(deadlineMs);
     });
-    const native = executor || drain ? cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain) : undefined;
+    const native =
+      executor || drain ? cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain, deadlineMs) : undefined;
     try {
       await native;
     } finally {

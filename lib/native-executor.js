@@ -17,6 +17,7 @@ const {
 } = require('./intrinsics.js');
 const { CORE_NAME, log, quietly } = require('./logger.js');
 const { native } = require('./native.js');
+const { observe } = require('./observe.js');
 const {
   GivenOptions,
   argsJson,
@@ -29,6 +30,7 @@ const {
   requestJson,
   setsJson,
 } = require('./options.js');
+const { assertOpen, deadlineOf } = require('./shutdown.js');
 
 /** How much of a result that is no JSON its error shows. */
 const SHOWN_RESULT_CHARS = 200;
@@ -55,7 +57,7 @@ let warm;
 
 /**
  * Cleans an executor up for another class of this package; with `drain`, what belongs to the process goes too.
- * @type {(executor: NativeSandboxExecutor, drain: boolean) => Promise<void>}
+ * @type {(executor: NativeSandboxExecutor, drain: boolean, deadlineMs?: number) => Promise<void>}
  */
 let cleanUp;
 
@@ -95,7 +97,7 @@ class NativeSandboxExecutor {
   static {
     execute = (executor, site, toolId, args, config, call) => executor.#execute(site, toolId, args, config, call);
     warm = (executor, site, sets) => executor.#warm(site, sets);
-    cleanUp = (executor, drain) => executor.#cleanUp(drain);
+    cleanUp = (executor, drain, deadlineMs) => executor.#cleanUp(drain, deadlineMs);
   }
 
   static getInstance() {
@@ -115,17 +117,18 @@ class NativeSandboxExecutor {
     return this.#warm(callSite(NativeSandboxExecutor.prototype.warm), sets);
   }
 
-  cleanup() {
+  async cleanup(options) {
+    const deadlineMs = deadlineOf('cleanup()', options);
     // What belongs to the process goes with the process's instance only: others lease sandboxes, they own none.
-    return this.#cleanUp(this === NativeSandboxExecutor.#instance);
+    await this.#cleanUp(this === NativeSandboxExecutor.#instance, deadlineMs);
   }
 
-  async #cleanUp(drain) {
+  async #cleanUp(drain, deadlineMs) {
     // What belongs to the process is there as soon as any executor was used.
     const core = drain && inUse ? this.#takeCore() : this.#core;
     if (!core) return;
     try {
-      await core.cleanup(drain);
+      await core.cleanup(drain, deadlineMs);
     } catch (error) {
       throw outcomeUnknown(error);
     }
@@ -143,24 +146,28 @@ class NativeSandboxExecutor {
   }
 
   getMetrics() {
-    return parse(this.#takeCore().metrics());
+    const metrics = parse(this.#takeCore().metrics());
+    field(metrics, 'providers', providerCounts());
+    return metrics;
   }
 
   #execute(site, toolId, args, config, call) {
-    return answered(site, () => this.#run(toolId, args, config, call));
+    return watched('native', toolId, site, (observer) => this.#run(toolId, args, config, call, observer));
   }
 
   #warm(site, sets) {
     return answered(site, async () => {
+      assertOpen();
       const core = this.#takeCore();
       const outcome = await core.warm(setsJson(sets));
       if (!outcome.ok) throw fromOutcome(outcome);
     });
   }
 
-  async #run(toolId, args, config, call) {
+  async #run(toolId, args, config, call, observer) {
+    assertOpen();
     const core = this.#takeCore();
-    const { request, argsText, signal, isAborted, onEvent } = prepare(toolId, args, config, call);
+    const { request, argsText, signal, isAborted, onEvent } = prepare(toolId, args, config, call, observer);
     if (isAborted) throw aborted(signal);
 
     const callId = nextCallId++;
@@ -171,6 +178,7 @@ class NativeSandboxExecutor {
     } finally {
       leave?.();
     }
+    if (observer && outcome.steps) marked(observer, parse(outcome.steps));
     if (outcome.ok) return parseResult(outcome.value);
     if (outcome.code === 'ABORTED' && signal && orUndefined(() => signal.aborted)) throw aborted(signal, outcome);
     throw fromOutcome(outcome);
@@ -192,6 +200,18 @@ class NativeSandboxExecutor {
   }
 }
 
+/** As `answered`, for a call that may be watched: `act` gets who watches, if anybody does. */
+function watched(provider, toolId, site, act) {
+  const observer = observe(provider, toolId);
+  if (!observer) return answered(site, act);
+  return observer.run(() => answered(site, () => act(observer)));
+}
+
+/** The steps that were not heard of while they began. */
+function marked(observer, marks) {
+  for (let i = 0; i < marks.length; i++) observer.mark(marks[i]);
+}
+
 /** What `act` gives; what it throws becomes a `SandboxError` that stands where the call was made. */
 async function answered(site, act) {
   const began = now();
@@ -206,17 +226,22 @@ async function answered(site, act) {
 }
 
 /** Everything of a call that can be wrong with what the caller gave, done before the core hears of it. */
-function prepare(toolId, args, config, call) {
+function prepare(toolId, args, config, call, observer) {
   if (config === null || typeof config !== 'object') {
     throw invalidConfig(`the function tool's config must be an object, got ${kindOf(config)}`);
   }
   const { signal, isAborted, onLogs, onUsage } = companions(call);
   return {
-    request: requestJson(toolId, config, { onLogs, onUsage }),
+    request: requestJson(toolId, config, {
+      __proto__: null,
+      logs: onLogs !== undefined,
+      steps: observer !== undefined,
+      usage: onUsage !== undefined || observer !== undefined,
+    }),
     argsText: argsJson(args),
     signal,
     isAborted,
-    onEvent: onLogs || onUsage ? eventHandler(onLogs, onUsage) : null,
+    onEvent: onLogs || onUsage || observer ? eventHandler(onLogs, onUsage, observer) : null,
   };
 }
 
@@ -246,11 +271,26 @@ function listener(call, name) {
   return given;
 }
 
-function eventHandler(onLogs, onUsage) {
-  return ({ kind, text }) => {
-    if (kind === 'usage') quietly(() => onUsage?.(parse(text)));
-    else quietly(() => onLogs?.({ stream: kind, text }));
+/** Takes what waited together, in the order in which it came. */
+function eventHandler(onLogs, onUsage, observer) {
+  const take = ({ kind, text }) => {
+    if (kind === 'step') observer?.mark(parse(text));
+    else if (kind === 'usage') {
+      observer?.use(parse(text));
+      if (onUsage) quietly(() => onUsage(parse(text)));
+    } else if (onLogs) quietly(() => onLogs({ stream: kind, text }));
   };
+  return (events) => {
+    for (let i = 0; i < events.length; i++) take(events[i]);
+  };
+}
+
+/** What the providers' pool of this thread holds. */
+let providerCounts = () => ({ sandboxes: 0, retired: 0, creating: 0, waiting: 0, leases: 0 });
+
+/** The pool tells once there is one. */
+function setProviderCounts(counts) {
+  providerCounts = counts;
 }
 
 /** JSON text to value; none is `undefined`. A function can write to its own channel, so the text may be anything. */
@@ -319,9 +359,11 @@ exports.answered = answered;
 exports.cleanUp = cleanUp;
 exports.companions = companions;
 exports.configure = configure;
+exports.setProviderCounts = setProviderCounts;
 exports.execute = execute;
 exports.isolationReport = isolationReport;
 exports.parseResult = parseResult;
 exports.takeConfigured = takeConfigured;
 exports.warm = warm;
+exports.watched = watched;
 exports.whenAborted = whenAborted;

@@ -4,8 +4,9 @@
 // host drop every tool without a word. What went wrong becomes the answer to every call instead.
 
 const { version } = require('../package.json');
+const { sandbox, tellSandbox } = require('./channels.js');
 const { SandboxError, reasonOf } = require('./errors.js');
-const { includes, indexOf, slice } = require('./intrinsics.js');
+const { includes, indexOf, parse, slice } = require('./intrinsics.js');
 const { CORE_NAME, adoptLoggers, coreLevel, coreSink, log } = require('./logger.js');
 const { PLATFORMS, platformArchAbi } = require('./platform.js');
 
@@ -20,6 +21,8 @@ let failure;
 let adopted = false;
 /** The level that the core was last told. */
 let toldLevel = 'off';
+/** Whether the core was last told that somebody watches sandboxes. */
+let toldWatched = false;
 
 /**
  * The addon.
@@ -36,6 +39,7 @@ function native() {
     throw new SandboxError(message, { __proto__: null, code: 'ADDON_MISSING', phase: 'start', cause });
   }
   tellLevel();
+  tellWatched();
   return addon;
 }
 
@@ -71,6 +75,13 @@ function tellLevel() {
   if (!addon || level === toldLevel) return;
   toldLevel = level;
   addon.setLogSink(level, level === 'off' ? null : coreSink);
+}
+
+/** Whoever subscribes to the channel of sandboxes hears of them from the next call on. */
+function tellWatched() {
+  if (sandbox.hasSubscribers === toldWatched) return;
+  toldWatched = sandbox.hasSubscribers;
+  addon.setSandboxWatcher(toldWatched ? (json) => tellSandbox(() => parse(json)) : null);
 }
 
 /** What cannot be loaded, where it was looked for, and what to do. */
@@ -137,5 +148,11 @@ function reasons(cause) {
   return text;
 }
 
+/** The addon, if it was loaded already. */
+function loaded() {
+  return addon;
+}
+
 exports.addonProblem = addonProblem;
+exports.loaded = loaded;
 exports.native = native;

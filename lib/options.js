@@ -168,7 +168,7 @@ function setsJson(sets) {
  * The request of one call.
  * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
  */
-function requestJson(toolId, config, { onLogs, onUsage }) {
+function requestJson(toolId, config, wants) {
   const sandbox = sandboxFields(read('sandboxConfig', config, 'sandboxConfig'));
   const request = {
     __proto__: null,
@@ -176,8 +176,9 @@ function requestJson(toolId, config, { onLogs, onUsage }) {
     sandboxConfig: sandbox,
     ...toolJob(config, sandbox),
     vcpus: vcpus(sandbox.vcpus),
-    wantsLogs: onLogs !== undefined,
-    wantsUsage: onUsage !== undefined,
+    wantsLogs: wants.logs,
+    wantsSteps: wants.steps,
+    wantsUsage: wants.usage,
   };
   return written(request, sandbox);
 }

@@ -20,6 +20,7 @@ const {
   toolIdText,
 } = require('./options.js');
 const { logName, pool, stopped } = require('./provider-pool.js');
+const { assertOpen, shuttingDown, track } = require('./shutdown.js');
 
 /** Everything of ours in a sandbox is below this folder of its working folder. */
 const FOLDER = '.native-sandbox';
@@ -57,6 +58,8 @@ class ProviderExecutor {
   #rules;
   /** The calls that have not ended, linger included. */
   #calls = new Set();
+  /** How many cleanups with a deadline are under way. */
+  #closing = 0;
   /** The scopes of calls so far. */
   #scopes = new Set();
 
@@ -70,7 +73,9 @@ class ProviderExecutor {
    * Runs one call; `sandboxConfig` is what `sandboxFields` made.
    * @throws {SandboxError}
    */
-  async run(toolId, args, config, sandboxConfig, call) {
+  async run(toolId, args, config, sandboxConfig, call, observer) {
+    assertOpen();
+    if (this.#closing > 0) throw shuttingDown('The executor is being cleaned up: it takes no function calls');
     if (config === null || typeof config !== 'object') {
       throw invalidConfig(`the function tool's config must be an object, got ${kindOf(config)}`);
     }
@@ -82,7 +87,8 @@ class ProviderExecutor {
 
     const stop = new AbortController();
     const leave = signal ? whenAborted(signal, () => stop.abort(signal)) : undefined;
-    const entry = { toolId: toolText, stop, started: false, settled: undefined, began: performance.now() };
+    const record = new CallRecord(observer);
+    const entry = { toolId: toolText, stop, started: false, settled: undefined, record };
     entry.onLogs = (stream, text) => text && quietly(() => onLogs?.({ stream, text }));
     const life = this.#live(entry, request, argsText, sandboxConfig);
     entry.over = life.then(
@@ -90,21 +96,44 @@ class ProviderExecutor {
       () => entry.background
     );
     this.#calls.add(entry);
+    const untrack = track(this);
     entry.over.then(() => {
       this.#calls.delete(entry);
-      if (onUsage) quietly(() => onUsage({ durationMs: performance.now() - entry.began }));
+      if (this.#calls.size === 0) untrack();
+      if (!onUsage && !observer) return;
+      const usage = record.usage();
+      observer?.use(usage);
+      if (onUsage) quietly(() => onUsage(usage));
     });
     try {
-      return await life;
+      const value = await life;
+      record.settled('completed');
+      return value;
+    } catch (error) {
+      record.settled(error.code);
+      throw error;
     } finally {
       leave?.();
     }
   }
 
-  /** Rejects what waits, waits for what runs, and gives up the idle sandboxes that no other executor has a use for. */
-  async cleanup() {
-    for (const call of this.#calls) if (!call.started) call.stop.abort(CLEANED_UP);
-    while (this.#calls.size > 0) await Promise.all([...this.#calls].map(({ over }) => over));
+  /**
+   * Rejects what waits, waits for what runs, and gives up the idle sandboxes that no other executor has a use for. With a deadline all
+   * calls may go on until it has passed, and no other is taken meanwhile.
+   */
+  async cleanup(deadlineMs) {
+    if (deadlineMs === undefined) {
+      for (const call of this.#calls) if (!call.started) call.stop.abort(CLEANED_UP);
+      await this.#idle();
+    } else {
+      const deadline = setTimeout(() => {
+        for (const call of this.#calls) call.stop.abort(CLEANED_UP);
+      }, deadlineMs);
+      this.#closing += 1;
+      await this.#idle();
+      this.#closing -= 1;
+      clearTimeout(deadline);
+    }
     const scopes = [...this.#scopes];
     this.#scopes.clear();
     const unused = scopes.filter((scope) => {
@@ -114,6 +143,10 @@ class ProviderExecutor {
       return others === 0;
     });
     await Promise.all(unused.map((scope) => pool().drain(scope)));
+  }
+
+  async #idle() {
+    while (this.#calls.size > 0) await Promise.all([...this.#calls].map(({ over }) => over));
   }
 
   async #live(entry, request, argsText, sandboxConfig) {
@@ -139,11 +172,11 @@ class ProviderExecutor {
     users.set(scope, (users.get(scope) ?? 0) + 1);
   }
 
-  #known({ stop }, error) {
+  #known({ stop, started }, error) {
     if (error instanceof SandboxError) return error;
     if (stop.signal.aborted && stop.signal.reason === CLEANED_UP) {
-      const text = 'Function execution was ended by cleanup() before it ran';
-      return new SandboxError(text, { code: 'CLEANED_UP', phase: 'queue' });
+      const text = `Function execution was ended by cleanup()${started ? '' : ' before it ran'}`;
+      return new SandboxError(text, { code: 'CLEANED_UP', phase: started ? 'run' : 'queue' });
     }
     if (stop.signal.aborted && error === stop.signal.reason) return aborted(error);
     return failure('START_FAILED', 'start', `Provider "${this.#name}" failed`, error);
@@ -153,7 +186,9 @@ class ProviderExecutor {
   async #leased(entry, plan, details, argsText, sandboxConfig) {
     for (let attempts = 1; ; attempts++) {
       const make = (signal) => this.#make(details, sandboxConfig, signal);
+      entry.record.mark('install');
       const lease = await pool().lease(plan, this.#name, make, entry.stop.signal);
+      entry.record.mark('start', { reused: lease.useCount > 1 });
       const id = randomBytes(8).toString('hex');
       const nonce = randomBytes(16).toString('hex');
       try {
@@ -181,6 +216,8 @@ class ProviderExecutor {
   #supervised(entry, lease, id, nonce, plan, details) {
     entry.started = true;
     const run = new (native().ProviderRun)(nonce, plan);
+    entry.record.run = run;
+    entry.record.mark('run');
     const { promise, resolve, reject } = Promise.withResolvers?.() ?? withResolvers();
     const end = new AbortController();
     let settled = false;
@@ -219,7 +256,10 @@ class ProviderExecutor {
         signal: end.signal,
       }))();
     command.then(
-      (ended) => settle(run.ended(exitCodeOf(ended))),
+      (ended) => {
+        entry.record.exitCode = exitCodeOf(ended);
+        settle(run.ended(entry.record.exitCode));
+      },
       (error) => settle(run.lost(`the connection to the sandbox failed: ${reasonOf(error)}`))
     );
     return promise;
@@ -311,6 +351,60 @@ class ProviderExecutor {
 
   #log(level, fields, message) {
     log(logName(this.#name), level, { provider: this.#name, ...fields }, message);
+  }
+}
+
+/** The steps of one call, and what it used, as `CallUsage` has it. */
+class CallRecord {
+  exitCode;
+  /** The core's reading of the run. */
+  run;
+  #observer;
+  #began = performance.now();
+  #marks = [{ step: 'queue', atMs: 0 }];
+  #settledMs;
+  #reason;
+
+  constructor(observer) {
+    this.#observer = observer;
+    observer?.mark(this.#marks[0]);
+  }
+
+  /** A step begins; one that is repeated, with another sandbox, goes on. */
+  mark(step, more) {
+    if (this.#marks.some((mark) => mark.step === step)) return;
+    const mark = { step, atMs: this.#now(), ...more };
+    this.#marks.push(mark);
+    this.#observer?.mark(mark);
+  }
+
+  settled(reason) {
+    this.#settledMs = this.#now();
+    this.#reason = reason;
+  }
+
+  usage() {
+    const phases = {};
+    const settledMs = this.#settledMs ?? this.#now();
+    this.#marks.forEach(({ step, atMs }, at) => {
+      phases[`${step}Ms`] = (this.#marks[at + 1]?.atMs ?? settledMs) - atMs;
+    });
+    const durationMs = this.#now();
+    const usage = { durationMs, phases, exit: { reason: this.#reason } };
+    if (!('runMs' in phases)) return usage;
+    phases.endMs = durationMs - settledMs;
+    usage.outputBytes = this.run.outputBytes();
+    if (this.exitCode !== undefined) usage.exit.code = this.exitCode;
+    const used = this.run.used();
+    if (used) {
+      usage.cpuMs = used.cpuUs / 1000;
+      usage.maxRssBytes = used.maxRssKib * 1024;
+    }
+    return usage;
+  }
+
+  #now() {
+    return performance.now() - this.#began;
   }
 }
 

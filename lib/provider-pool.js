@@ -3,9 +3,12 @@
 // The sandboxes of this JavaScript environment: holds the providers' objects and does to them what the core's desk decides.
 
 const { bounded } = require('./bounded.js');
+const { tellSandbox } = require('./channels.js');
 const { SandboxError } = require('./errors.js');
 const { log, quietly } = require('./logger.js');
 const { native } = require('./native.js');
+const { setProviderCounts } = require('./native-executor.js');
+const { setPoolDrain } = require('./shutdown.js');
 
 /** A sandbox that is to be stopped and does not answer is left to its own end after this. */
 const STOP_LIMIT_MS = 20_000;
@@ -99,6 +102,7 @@ class ProviderPool {
       this.#creations.delete(creation);
     }
     this.#sandboxes.set(creation, { sandbox, name });
+    tellSandbox(() => ({ event: 'created', provider: name, sandbox: sandbox.id }));
     const lifetimeMs = quietly(() => sandbox.remainingLifetimeMs());
     const arrived = this.#desk.ready(creation, Number.isFinite(lifetimeMs) ? Math.max(lifetimeMs, 0) : undefined);
     for (const grant of arrived.granted) this.#waiting.get(grant.ticket)?.resolve(grant);
@@ -149,6 +153,7 @@ class ProviderPool {
     for (const creation of creations) {
       const { sandbox, name } = this.#sandboxes.get(creation);
       this.#sandboxes.delete(creation);
+      tellSandbox(() => ({ event: 'removed', provider: name, sandbox: sandbox.id }));
       this.track(stopped(name, sandbox));
     }
   }
@@ -184,7 +189,14 @@ let shared;
 
 /** The one pool of this environment. */
 function pool() {
-  shared ??= new ProviderPool();
+  if (!shared) {
+    shared = new ProviderPool();
+    setPoolDrain(() => shared.drain());
+    setProviderCounts(() => {
+      const { ready, ...others } = shared.counts();
+      return { sandboxes: ready, ...others };
+    });
+  }
   return shared;
 }
 

@@ -4,9 +4,10 @@
 
 const { callSite } = require('./errors.js');
 const { log } = require('./logger.js');
-const { answered, companions } = require('./native-executor.js');
+const { companions, watched } = require('./native-executor.js');
 const { read, sandboxFields } = require('./options.js');
 const { providerOf } = require('./providers.js');
+const { deadlineOf } = require('./shutdown.js');
 
 const NAME = 'VercelSandboxExecutor';
 /** Configurations that are remembered; the one not used for longest is forgotten, its sandboxes end in their time. */
@@ -54,14 +55,21 @@ class VercelSandboxExecutor {
     const site = callSite(VercelSandboxExecutor.prototype.executeFunctionTool);
     const answer = { success: false };
     try {
-      answer.result = await answered(site, () => {
+      answer.result = await watched('vercel', functionId, site, (observer) => {
         const given = companions(call);
         const onLogs = (chunk) => {
           collect(logs, chunk.text);
           given.onLogs?.(chunk);
         };
         const config = this.#configFor(toolConfig);
-        return this.#executor.run(functionId, args, toolConfig, config, { __proto__: null, ...given, onLogs });
+        return this.#executor.run(
+          functionId,
+          args,
+          toolConfig,
+          config,
+          { __proto__: null, ...given, onLogs },
+          observer
+        );
       });
       answer.success = true;
     } catch (error) {
@@ -70,8 +78,8 @@ class VercelSandboxExecutor {
     return { ...answer, logs, executionTime: Math.round(performance.now() - began) };
   }
 
-  async cleanup() {
-    await this.#executor.cleanup();
+  async cleanup(options) {
+    await this.#executor.cleanup(deadlineOf('cleanup()', options));
   }
 
   /** The account is this executor's, whatever the tool says; runtime, time and size are the tool's, where it has any. */

@@ -19,8 +19,10 @@ pub enum Code {
     QueueTimeout,
     /// The caller's `AbortSignal` fired.
     Aborted,
-    /// `cleanup()` ended the call before it ran.
+    /// `cleanup()` ended the call before it ran, or at its deadline.
     CleanedUp,
+    /// The process, or the executor, takes no more calls.
+    ShuttingDown,
     /// npm failed.
     InstallFailed,
     /// npm did not finish in time.

@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -31,9 +31,10 @@ use crate::{
     process::ExitStatus,
     queue::{self, Acquire, Permit, Vcpus},
     source::{self, Prepared, Runtime},
-    start::{Breed, HomeStore, Ladder as _, Verdict, Worker, WorkerSpec},
+    start::{Breed, HomeStore, Ladder as _, Rung, Verdict, Worker, WorkerSpec},
     store::RunFolder,
     supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
+    timeline::{self, Mark, Step, Timeline, ms},
     worker::{outcome, protocol::Job},
 };
 
@@ -45,6 +46,8 @@ const QUICK_SOURCE_BYTES: usize = 32 * 1024;
 const WARM_CONCURRENCY_SETS: usize = 2;
 /// Stands for the tool in the log, where a set is prepared before any tool wants it.
 const WARM_TOOL_ID: &str = "warm";
+/// A deadline of a shutdown is never longer (a year): timers overflow on the largest durations.
+const MAX_DEADLINE: Duration = Duration::from_hours(365 * 24);
 
 /// The temp folder of a Unix where nobody names one.
 const COMMON_TEMP_FOLDER: &str = "/tmp";
@@ -59,6 +62,8 @@ pub enum EventKind {
     Stdout,
     /// A piece of stderr.
     Stderr,
+    /// JSON of a [`Mark`]: a step of the call begins.
+    Step,
     /// JSON of what the call used, once, at its end.
     Usage,
 }
@@ -69,8 +74,14 @@ impl EventKind {
         match self {
             Self::Stdout => "stdout",
             Self::Stderr => "stderr",
+            Self::Step => "step",
             Self::Usage => "usage",
         }
+    }
+
+    /// Whether it is output of the function.
+    pub fn is_output(self) -> bool {
+        matches!(self, Self::Stdout | Self::Stderr)
     }
 }
 
@@ -96,6 +107,8 @@ struct Request {
     #[serde(default)]
     wants_logs: bool,
     #[serde(default)]
+    wants_steps: bool,
+    #[serde(default)]
     wants_usage: bool,
 }
 
@@ -115,8 +128,11 @@ pub struct Executor {
     inner: Arc<Inner>,
 }
 
-struct Inner {
+/// What an executor consists of; the host keeps a list of them.
+pub struct Inner {
     setup: Result<Setup, SandboxError>,
+    /// How many cleanups with a deadline are under way: no call is let in.
+    closing: AtomicUsize,
     /// Calls that have not been answered, by the caller's id.
     calls: Mutex<HashMap<u64, Arc<CallState>>>,
     tracker: TaskTracker,
@@ -136,6 +152,16 @@ struct CallState {
     canceller: Canceller,
     cancel: Cancel,
     stage: Mutex<Stage>,
+    story: Story,
+}
+
+/// What is told of a call beside its answer.
+struct Story {
+    began: Instant,
+    timeline: Timeline,
+    events: Option<Arc<dyn CallEvents>>,
+    wants_steps: bool,
+    wants_usage: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,10 +178,20 @@ impl Executor {
     /// `node_abi` is `process.versions.modules` of the host, where the host is Node: what is not known is asked for.
     pub fn new(options_json: &str, env_json: &str, node_abi: Option<String>) -> Self {
         let setup = Setup::read(options_json, env_json, node_abi);
-        Self { inner: Arc::new(Inner { setup, calls: Mutex::default(), tracker: TaskTracker::new() }) }
+        let inner = Arc::new(Inner {
+            setup,
+            closing: AtomicUsize::new(0),
+            calls: Mutex::default(),
+            tracker: TaskTracker::new(),
+        });
+        if let Ok(setup) = &inner.setup {
+            setup.host.executors().push(Arc::downgrade(&inner));
+        }
+        Self { inner }
     }
 
-    /// Runs one call and hands its answer to `done`, once, from some thread of the core's.
+    /// Runs one call and hands its answer to `done`, once, from some thread of the core's, with the steps that it went through if
+    /// the call wants them.
     pub fn execute(
         &self,
         call_id: u64,
@@ -163,7 +199,7 @@ impl Executor {
         args_json: Option<String>,
         events: Option<Arc<dyn CallEvents>>,
         sink: Option<SinkId>,
-        done: impl FnOnce(Answer) + Send + 'static,
+        done: impl FnOnce(Answer, Option<Vec<Mark>>) + Send + 'static,
     ) {
         let began = Instant::now();
         let setup = match &self.inner.setup {
@@ -171,25 +207,37 @@ impl Executor {
             Err(error) => {
                 let error = error.clone();
                 tracing::error!(target: NATIVE, code = %error.code, error = %error, "Invalid sandbox executor configuration");
-                return done(Err(error));
+                return done(Err(error), None);
             }
         };
         let request: Request = match serde_json::from_str(request) {
             Ok(request) => request,
             Err(error) => {
                 let text = format!("the call cannot be read: {error}");
-                return done(Err(SandboxError::new(Code::InvalidConfig, Phase::Validate, text)));
+                return done(Err(SandboxError::new(Code::InvalidConfig, Phase::Validate, text)), None);
             }
         };
-        let state = Arc::new(CallState::new());
+        if let Some(refusal) = self.inner.refusal() {
+            setup.host.counters().answered(&Err(refusal.clone()));
+            return done(Err(refusal), None);
+        }
+        let state = Arc::new(CallState::new(Story {
+            began,
+            timeline: Timeline::default(),
+            events,
+            wants_steps: request.wants_steps,
+            wants_usage: request.wants_usage,
+        }));
         self.inner.calls().insert(call_id, Arc::clone(&state));
+        state.story.begin();
         // Here and not in the task: tasks of calls made one after the other run in any order.
         let place = setup.place(&request);
         let (settle, settled) = oneshot::channel();
         let inner = Arc::clone(&self.inner);
         let request = Arc::new(request);
         let declared = Arc::clone(&request);
-        let life = async move { inner.life(&request, place, args_json, events, &state, settle).await };
+        let call = Arc::clone(&state);
+        let life = async move { inner.life(&request, place, args_json, &call, settle).await };
         let host = setup.host;
         host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, life)));
         let inner = Arc::clone(&self.inner);
@@ -198,12 +246,13 @@ impl Executor {
             let answer = settled.await.unwrap_or_else(|_| Err(internal_failure()));
             inner.calls().remove(&call_id);
             host.counters().answered(&answer);
+            state.story.step(Step::Settled, None, None);
             let answer = answer.map_err(|error| {
                 let error =
                     outcome::naming_undeclared(error, |name| declared.dependencies.contains_key(name));
                 SandboxError { duration: began.elapsed(), ..error }
             });
-            done(answer);
+            done(answer, state.story.wants_steps.then(|| state.story.timeline.marks()));
         });
     }
 
@@ -221,18 +270,26 @@ impl Executor {
 
     /// Rejects calls that have not started, waits for those that run; with `drain`, removes idle sandboxes and ends an idle
     /// launcher. The executor works on afterwards.
-    pub fn cleanup(&self, drain: bool, done: impl FnOnce() + Send + 'static) {
+    ///
+    /// With a `deadline` no call is rejected before it has passed, and then those that are left are, whatever they are at; meanwhile
+    /// new ones are refused.
+    pub fn cleanup(&self, drain: bool, deadline: Option<Duration>, done: impl FnOnce() + Send + 'static) {
         let Ok(setup) = &self.inner.setup else { return done() };
-        for state in self.inner.calls().values() {
-            let stage = state.stage.lock().unwrap_or_else(PoisonError::into_inner);
-            if *stage == Stage::Waiting {
-                state.canceller.cancel(CancelReason::CleanedUp);
-            }
+        if deadline.is_none() {
+            self.inner.end_waiting();
+        } else {
+            self.inner.closing.fetch_add(1, Ordering::SeqCst);
         }
         let host = setup.host;
         let inner = Arc::clone(&self.inner);
         host.runtime().spawn(async move {
-            inner.idle().await;
+            match deadline {
+                None => inner.idle().await,
+                Some(deadline) => {
+                    inner.idle_within(deadline).await;
+                    inner.closing.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
             if drain {
                 host.drain().await;
             }
@@ -249,7 +306,10 @@ impl Executor {
             Err(error) => return done(Err(error)),
         };
         let id = WARM_IDS.fetch_sub(1, Ordering::Relaxed);
-        let state = Arc::new(CallState::new());
+        if let Some(refusal) = self.inner.refusal() {
+            return done(Err(refusal));
+        }
+        let state = Arc::new(CallState::new(Story::untold(began)));
         self.inner.calls().insert(id, Arc::clone(&state));
         let inner = Arc::clone(&self.inner);
         let work = async move {
@@ -286,9 +346,31 @@ impl Ender {
     /// Ends all its calls.
     pub fn end(&self) {
         if let Some(inner) = self.0.upgrade() {
-            inner.calls().values().for_each(|state| state.canceller.cancel(CancelReason::Aborted));
+            inner.end_all(CancelReason::Aborted);
         }
     }
+}
+
+/// From now on no executor of this process takes a call; what was taken may go on until `deadline` has passed, and is then ended and
+/// rejected. `done` is called when nothing of it is left, and no process of ours runs any more.
+pub fn shutdown(deadline: Duration, done: impl FnOnce() + Send + 'static) {
+    host::close();
+    let Some(host) = host::existing() else { return done() };
+    host.runtime().spawn(async move {
+        let executors: Vec<_> = host.executors().iter().filter_map(Weak::upgrade).collect();
+        let mut ends: JoinSet<()> = JoinSet::new();
+        for inner in executors {
+            ends.spawn(async move { inner.idle_within(deadline).await });
+        }
+        while ends.join_next().await.is_some() {}
+        host.drain_all().await;
+        done();
+    });
+}
+
+/// Takes [`shutdown`] back: calls are taken again.
+pub fn reopen() {
+    host::open();
 }
 
 /// What isolation is in force for the executor that last asked, or for one with the settings that the environment (JSON)
@@ -432,6 +514,41 @@ impl Inner {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Why no call is let in, if none is.
+    fn refusal(&self) -> Option<SandboxError> {
+        let text = if host::is_closed() {
+            "The process is shutting down: it takes no more function calls"
+        } else if self.closing.load(Ordering::SeqCst) > 0 {
+            "The executor is being cleaned up: it takes no function calls until that is done"
+        } else {
+            return None;
+        };
+        Some(SandboxError::new(Code::ShuttingDown, Phase::Validate, text))
+    }
+
+    /// Ends the calls of which nothing has run.
+    fn end_waiting(&self) {
+        for state in self.calls().values() {
+            let stage = state.stage.lock().unwrap_or_else(PoisonError::into_inner);
+            if *stage == Stage::Waiting {
+                state.canceller.cancel(CancelReason::CleanedUp);
+            }
+        }
+    }
+
+    fn end_all(&self, reason: CancelReason) {
+        self.calls().values().for_each(|state| state.canceller.cancel(reason));
+    }
+
+    /// As [`Self::idle`]; what is not over by itself within `deadline` is ended.
+    async fn idle_within(&self, deadline: Duration) {
+        let deadline = deadline.min(MAX_DEADLINE);
+        if tokio::time::timeout(deadline, self.idle()).await.is_err() {
+            self.end_all(CancelReason::CleanedUp);
+            self.idle().await;
+        }
+    }
+
     /// Waits until no call of this executor holds anything.
     async fn idle(&self) {
         self.tracker.close();
@@ -444,7 +561,6 @@ impl Inner {
         request: &Request,
         place: Acquire,
         args_json: Option<String>,
-        events: Option<Arc<dyn CallEvents>>,
         state: &CallState,
         settle: oneshot::Sender<Answer>,
     ) {
@@ -452,9 +568,10 @@ impl Inner {
         let Ok(setup) = &self.setup else { return };
         match setup.begin(request, place, args_json, state).await {
             Err(error) => {
+                setup.host.counters().spent(&state.story.over(None, Some(error.code)));
                 let _ = settle.send(Err(error));
             }
-            Ok((worker, running)) => setup.finish(request, worker, running, events, state, settle).await,
+            Ok((worker, running)) => setup.finish(request, worker, running, state, settle).await,
         }
     }
 }
@@ -472,8 +589,10 @@ impl Setup {
         state.unless_cancelled(Phase::Queue, self.account.check_node(self.host)).await??;
         state.unless_cancelled(Phase::Queue, self.shielded()).await??;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
+        state.story.step(Step::Install, None, None);
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
         state.start()?;
+        state.story.step(Step::Start, None, Some(lease.reused()));
         let starting = self.worker(request, &prepared.packages, &lease);
         let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
         let job = self.job(request, &prepared, args_json, &lease, &run);
@@ -635,12 +754,12 @@ impl Setup {
         request: &Request,
         worker: Worker,
         running: Running,
-        events: Option<Arc<dyn CallEvents>>,
         state: &CallState,
         settle: oneshot::Sender<Answer>,
     ) {
         let Running { job, run, lease, permit } = running;
         let rung = worker.rung;
+        state.story.step(Step::Run, Some(rung), None);
         self.host.counters().started(rung);
         let limits = RunLimits {
             timeout: request.timeout(&self.settings),
@@ -650,13 +769,11 @@ impl Setup {
         };
         let process = &worker.started.process;
         let aside = gauge::aside([run.cwd(), run.tmpdir()], process.pid(), process.keepers(), limits.call);
-        let output = events.clone().filter(|_| request.wants_logs);
+        let output = state.story.events.clone().filter(|_| request.wants_logs);
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
         let report =
             supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output, aside).await;
-        if let Some(events) = events.filter(|_| request.wants_usage) {
-            events.event(EventKind::Usage, usage(&report).to_string());
-        }
+        self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure));
         self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
         drop(run); // removed in the background
@@ -684,9 +801,9 @@ impl Request {
 }
 
 impl CallState {
-    fn new() -> Self {
+    fn new(story: Story) -> Self {
         let (canceller, cancel) = supervise::cancellation();
-        Self { canceller, cancel, stage: Mutex::new(Stage::Waiting) }
+        Self { canceller, cancel, stage: Mutex::new(Stage::Waiting), story }
     }
 
     /// From here on, `cleanup` waits for the call instead of ending it.
@@ -711,6 +828,68 @@ impl CallState {
             done = work => Ok(done),
         }
     }
+}
+
+impl Story {
+    /// Of what nobody hears.
+    fn untold(began: Instant) -> Self {
+        Self { began, timeline: Timeline::default(), events: None, wants_steps: false, wants_usage: false }
+    }
+
+    /// The first step has begun with the call.
+    fn begin(&self) {
+        self.timeline.marks().iter().for_each(|mark| self.tell(mark));
+    }
+
+    fn step(&self, step: Step, rung: Option<Rung>, reused: Option<bool>) {
+        let mark = Mark { step, at: self.began.elapsed(), rung, reused };
+        if self.timeline.add(mark) {
+            self.tell(&mark);
+        }
+    }
+
+    fn tell(&self, mark: &Mark) {
+        if let Some(events) = self.events.as_ref().filter(|_| self.wants_steps) {
+            events.event(EventKind::Step, json!(mark).to_string());
+        }
+    }
+
+    /// The call holds nothing any more: tells its usage, to who wants it, and gives how long its steps took.
+    fn over(&self, run: Option<(Rung, &RunReport)>, failure: Option<Code>) -> Spent {
+        let mut marks = self.timeline.marks();
+        // The answer may not have got where that is noted.
+        let settled = match (run, marks.iter().find(|mark| mark.step == Step::Run)) {
+            (Some((_, report)), Some(began)) => began.at + report.settled,
+            _ => self.began.elapsed(),
+        };
+        marks.retain(|mark| mark.step < Step::Settled);
+        let mut spans = timeline::spans(&marks, settled);
+        if run.is_some() {
+            spans.push((Step::Settled, self.began.elapsed().saturating_sub(settled)));
+        }
+        if let Some(events) = self.events.as_ref().filter(|_| self.wants_usage) {
+            let usage = usage(run, failure, self.began.elapsed(), &spans);
+            events.event(EventKind::Usage, usage.to_string());
+        }
+        Spent {
+            answered: settled,
+            steps: spans,
+            cpu_us: run.map_or(0, |(_, report)| report.cpu_us),
+            output_bytes: run.map_or(0, |(_, report)| report.bytes),
+        }
+    }
+}
+
+/// What the host's counters are told of a call that is over.
+pub struct Spent {
+    /// From the call to its answer.
+    pub answered: Duration,
+    /// How long each step took.
+    pub steps: Vec<(Step, Duration)>,
+    /// Processor time, microseconds.
+    pub cpu_us: u64,
+    /// What it printed and returned.
+    pub output_bytes: u64,
 }
 
 struct Output {
@@ -745,17 +924,35 @@ fn verdict(report: &RunReport) -> Verdict {
     }
 }
 
-fn usage(report: &RunReport) -> Value {
-    json!({
-        "cpuMs": ms(Duration::from_micros(report.cpu_us)),
-        "maxRssBytes": report.max_rss_kib * 1024,
-        "outputBytes": report.bytes,
-        "durationMs": ms(report.duration),
-    })
-}
-
-fn ms(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
+/// `CallUsage` of `index.d.ts`.
+fn usage(
+    run: Option<(Rung, &RunReport)>,
+    failure: Option<Code>,
+    duration: Duration,
+    spans: &[(Step, Duration)],
+) -> Value {
+    let reason = failure.map_or_else(|| "completed".to_owned(), |code| code.to_string());
+    let mut usage = json!({
+        "durationMs": ms(duration),
+        "phases": timeline::phases(spans),
+        "exit": { "reason": reason },
+    });
+    let Some((rung, report)) = run else { return usage };
+    usage["rung"] = json!(rung);
+    usage["outputBytes"] = json!(report.bytes);
+    let exit = &mut usage["exit"];
+    exit["leftRunning"] = json!(report.lingered);
+    match report.exit {
+        ExitStatus::Code(code) => exit["code"] = json!(code),
+        ExitStatus::Signal(signal) => exit["signal"] = json!(outcome::signal_name(signal)),
+        ExitStatus::Lost => {}
+    }
+    // What nobody measured is not told as nothing.
+    if cfg!(unix) && report.exit != ExitStatus::Lost {
+        usage["cpuMs"] = json!(ms(Duration::from_micros(report.cpu_us)));
+        usage["maxRssBytes"] = json!(report.max_rss_kib.saturating_mul(1024));
+    }
+    usage
 }
 
 /// The original's lines about a run that went wrong, and the tool's own output.

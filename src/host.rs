@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -20,10 +20,11 @@ use tokio::{
 use crate::{
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
-    executor::{Answer, QueueClass},
+    executor::{Answer, Inner, QueueClass, Spent},
+    histogram::{BOUNDS_MS, Histogram},
     install::{self, InstallContext, Scope},
     isolation::{Ground, Report},
-    limits,
+    lifecycle, limits,
     log::NATIVE,
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
@@ -32,6 +33,7 @@ use crate::{
     start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
+    timeline::{TIMED, ms},
 };
 
 #[cfg(target_os = "linux")]
@@ -47,11 +49,19 @@ const BLOCKING_THREADS_LIMIT: usize = 8;
 /// be made again.
 const SUCCESSION_WAIT: Duration = Duration::from_secs(1);
 
+/// What was kept ready is killed: it is gone within this, or something is wrong with the machine.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two looks whether it is.
+const DRAIN_POLL: Duration = Duration::from_millis(5);
+
 /// What the pool lends: a tree, and the store that it lies in.
 #[derive(Debug)]
 pub struct Sandbox {
     /// First, so that what is kept ready for the tree ends before the tree's lease does.
     _live: Alive,
+    /// The original's name of the dependency set.
+    pub dependency_hash: String,
     /// The published tree.
     pub tree: Tree,
     /// Its store.
@@ -112,6 +122,7 @@ pub struct Host {
     sweeping: AtomicBool,
     #[cfg(target_os = "linux")]
     survey: OnceCell<Survey>,
+    executors: Mutex<Vec<Weak<Inner>>>,
     /// Of the executor that last found out what it is put under.
     last_report: Mutex<Option<Report>>,
 }
@@ -251,13 +262,37 @@ impl Account {
     }
 }
 
+static HOST: OnceLock<Result<Host, SandboxError>> = OnceLock::new();
+
+/// Whether the process takes no more calls.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// The process takes no more calls.
+pub fn close() {
+    CLOSED.store(true, Ordering::SeqCst);
+}
+
+/// It takes calls again.
+pub fn open() {
+    CLOSED.store(false, Ordering::SeqCst);
+}
+
+/// Whether it takes none.
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::SeqCst)
+}
+
+/// The process's instance, if there is one.
+pub fn existing() -> Option<&'static Host> {
+    HOST.get().and_then(|host| host.as_ref().ok())
+}
+
 /// The process's instance, made at first use.
 ///
 /// # Errors
 ///
 /// When the system gives no threads; every later call gets the same error.
 pub fn get(settings: &Settings) -> Result<&'static Host, SandboxError> {
-    static HOST: OnceLock<Result<Host, SandboxError>> = OnceLock::new();
     let host = HOST.get_or_init(Host::new).as_ref().map_err(Clone::clone)?;
     host.keep_swept(settings.cleanup_interval);
     Ok(host)
@@ -297,6 +332,7 @@ impl Host {
             sweeping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             survey: OnceCell::new(),
+            executors: Mutex::default(),
             last_report: Mutex::default(),
         })
     }
@@ -346,6 +382,14 @@ impl Host {
     /// Sandboxes.
     pub fn pool(&self) -> &Pool<Sandbox, SandboxError> {
         &self.pool
+    }
+
+    /// All executors that are in use, and some that were.
+    pub fn executors(&self) -> MutexGuard<'_, Vec<Weak<Inner>>> {
+        let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        // Sessions come and go, each with an executor.
+        executors.retain(|executor| executor.strong_count() > 0);
+        executors
     }
 
     /// Totals since the process began.
@@ -408,9 +452,13 @@ impl Host {
                 json_dependencies = %json!(order.dependencies),
                 "Creating new sandbox"
             );
+            let began = Instant::now();
             let tree = supply.tree(&order).await?;
+            lifecycle::tell(
+                || json!({ "event": "created", "provider": "native", "dependencyHash": hash, "durationMs": ms(began.elapsed()) }),
+            );
             tracing::debug!(target: NATIVE, poolKey = hash, sandboxDir = %tree.dir().display(), "Added sandbox to pool");
-            Ok(Sandbox { _live: Alive::new(tree.dir(), &live, &ladder), tree, store })
+            Ok(Sandbox { _live: Alive::new(tree.dir(), &live, &ladder), dependency_hash: hash, tree, store })
         }
     }
 
@@ -509,6 +557,15 @@ impl Host {
         let _ = flushed.await;
     }
 
+    /// As [`Self::drain`], and waits until the launcher, and so everything that it started, is gone.
+    pub async fn drain_all(&self) {
+        self.drain().await;
+        let end = Instant::now() + DRAIN_LIMIT;
+        while !self.starter.shutdown().await && Instant::now() < end {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+    }
+
     /// Everything countable.
     /// `breed`, once there was a call, and `settings` are those of the executor that asks.
     pub fn metrics(&self, settings: &Settings, facts: &HostFacts, breed: Option<&Arc<Breed>>) -> Value {
@@ -522,11 +579,21 @@ impl Host {
             })
             .collect();
         let (best, not_used) = self.ladder.in_use(breed);
+        let (calls, pool, ready) = (self.queue.totals(), self.pool.counts(), self.ladder.readiness());
         // A forced rung is the one that serves, or none does.
         let rung = settings.start.unwrap_or(best);
         json!({
             "queue": queue,
-            "pool": { "sandboxes": self.pool.len() },
+            "calls": { "running": calls.running, "waiting": calls.waiting },
+            "pool": {
+                "sandboxes": pool.ready,
+                "retired": pool.retired,
+                "leases": pool.leases,
+                "installing": pool.installing,
+                "waiting": pool.waiting,
+            },
+            "zygotes": ready.zygotes,
+            "standby": ready.standby,
             "store": self.store_metrics(settings, facts),
             "sources": self.source_metrics(),
             "rung": rung,
@@ -534,6 +601,7 @@ impl Host {
             "withoutLauncher": self.starter.refusal(),
             "isolation": *self.last_report.lock().unwrap_or_else(PoisonError::into_inner),
             "counters": self.counters.to_json(),
+            "durations": self.counters.durations(),
             "settings": settings.origins,
         })
     }
@@ -562,6 +630,9 @@ impl Host {
 
 /// A sandbox that the pool lends no more: its tree stays in the store, for the next one, until the store needs the room.
 fn give_back(sandbox: Sandbox, background: &Supply, runtime: &Handle) {
+    lifecycle::tell(
+        || json!({ "event": "removed", "provider": "native", "dependencyHash": sandbox.dependency_hash }),
+    );
     tracing::debug!(target: NATIVE, sandboxDir = %sandbox.tree.dir().display(), "Cleaned up sandbox");
     let wait = async move {
         tokio::time::sleep(SUCCESSION_WAIT).await;
@@ -597,6 +668,10 @@ pub struct Counters {
     succeeded: AtomicU64,
     workers: [AtomicU64; 3],
     failed: Mutex<BTreeMap<String, u64>>,
+    cpu_us: AtomicU64,
+    output_bytes: AtomicU64,
+    answered: Histogram,
+    steps: [Histogram; TIMED.len()],
 }
 
 impl Counters {
@@ -613,6 +688,26 @@ impl Counters {
         }
     }
 
+    /// Counts what a call took that is over.
+    pub fn spent(&self, spent: &Spent) {
+        self.cpu_us.fetch_add(spent.cpu_us, Ordering::Relaxed);
+        self.output_bytes.fetch_add(spent.output_bytes, Ordering::Relaxed);
+        self.answered.add(spent.answered);
+        for (step, took) in &spent.steps {
+            if let Some(at) = TIMED.iter().position(|timed| timed == step) {
+                self.steps[at].add(*took);
+            }
+        }
+    }
+
+    fn durations(&self) -> Value {
+        let mut durations = json!({ "boundsMs": BOUNDS_MS, "call": self.answered.to_json() });
+        for (step, histogram) in TIMED.iter().zip(&self.steps) {
+            durations[step.name()] = histogram.to_json();
+        }
+        durations
+    }
+
     /// Counts a worker.
     pub fn started(&self, rung: Rung) {
         self.workers[rung as usize].fetch_add(1, Ordering::Relaxed);
@@ -623,6 +718,8 @@ impl Counters {
         json!({
             "succeeded": self.succeeded.load(Ordering::Relaxed),
             "failed": *self.failed.lock().unwrap_or_else(PoisonError::into_inner),
+            "cpuMs": ms(Duration::from_micros(self.cpu_us.load(Ordering::Relaxed))),
+            "outputBytes": self.output_bytes.load(Ordering::Relaxed),
             "workers": { "zygote": workers(Rung::Zygote), "standby": workers(Rung::Standby), "spawn": workers(Rung::Spawn) },
         })
     }

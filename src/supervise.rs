@@ -81,7 +81,7 @@ impl Aside {
 pub enum CancelReason {
     /// Its `AbortSignal` fired, or it does not wait for the answer any more.
     Aborted,
-    /// `cleanup()` ends it.
+    /// `cleanup()` ends it: at once, where it runs.
     CleanedUp,
 }
 
@@ -162,6 +162,8 @@ pub struct RunReport {
     pub stdout_tail: String,
     /// The last of stderr.
     pub stderr_tail: String,
+    /// From the call of [`supervise`] until the answer was known.
+    pub settled: Duration,
     /// From the call of [`supervise`] until the tree was gone.
     pub duration: Duration,
 }
@@ -202,6 +204,7 @@ pub async fn supervise(
         settle: Some(settle),
         cancel,
         failure: None,
+        settled: None,
         lingered: false,
         orphans_killed: false,
         aside,
@@ -277,6 +280,7 @@ struct Run {
     settle: Option<oneshot::Sender<Outcome>>,
     cancel: Cancel,
     failure: Option<Code>,
+    settled: Option<Instant>,
     lingered: bool,
     /// Whether what a dead main process left was killed while its pipes are read.
     orphans_killed: bool,
@@ -373,10 +377,16 @@ impl Run {
 
     fn on(&mut self, event: Event) {
         match event {
-            Event::Cancelled(reason) if self.stage == Stage::Running => {
-                self.give_up(reason.error(Phase::Run));
+            Event::Cancelled(reason) => {
+                if self.stage == Stage::Running {
+                    self.settle(Err(reason.error(Phase::Run)));
+                }
+                match reason {
+                    CancelReason::Aborted => self.end(self.grace()),
+                    // It had all the time there was.
+                    CancelReason::CleanedUp => self.kill(),
+                }
             }
-            Event::Cancelled(_) => self.end(self.grace()),
             Event::Exceeded => {
                 // At once: what exceeds such a limit goes on doing so for as long as it is let.
                 if let Some(error) = self.breach.clone() {
@@ -502,6 +512,7 @@ impl Run {
 
     fn settle(&mut self, outcome: Outcome) {
         let Some(settle) = self.settle.take() else { return };
+        self.settled = Some(Instant::now());
         let outcome = outcome.map_err(|error| breach::of_thrown(error, &self.limits.call));
         self.failure = outcome.as_ref().err().map(|error| error.code);
         // What is left of the call needs no worker kept ready.
@@ -557,6 +568,7 @@ impl Run {
             lingered: self.lingered,
             stdout_tail: self.captured.stdout.tail.text(),
             stderr_tail: self.captured.stderr.tail.text(),
+            settled: self.settled.map_or_else(|| self.began.elapsed(), |at| at - self.began),
             duration: self.began.elapsed(),
         }
     }
@@ -884,6 +896,7 @@ mod tests {
             lingered: false,
             stdout_tail: "a値".to_owned(),
             stderr_tail: "b".to_owned(),
+            settled: Duration::ZERO,
             duration: Duration::ZERO,
         };
         assert_eq!(report, expected);
@@ -1061,10 +1074,14 @@ mod tests {
             fake.canceller.cancel(CancelReason::Aborted);
             let (error, at) = fake.error().await;
             assert_eq!((error.code, error.phase, at), (code, Phase::Run, ms(5)));
-            assert_eq!(fake.act().await, (Act::Terminate, ms(5)));
-            assert_eq!(fake.act().await, (Act::Kill, ms(3005)));
+            if reason == CancelReason::Aborted {
+                assert_eq!(fake.act().await, (Act::Terminate, ms(5)));
+                assert_eq!(fake.act().await, (Act::Kill, ms(3005)));
+            } else {
+                assert_eq!(fake.act().await, (Act::Kill, ms(5)), "a cleanup has waited already");
+            }
             fake.gone();
-            fake.report().await;
+            assert_eq!(fake.report().await.settled, ms(5));
         }
     }
 
@@ -1073,7 +1090,7 @@ mod tests {
         let mut fake = start(LIMITS);
         fake.returned("1").await;
         fake.outcome().await.unwrap();
-        fake.canceller.cancel(CancelReason::CleanedUp);
+        fake.canceller.cancel(CancelReason::Aborted);
         assert_eq!(fake.act().await, (Act::Terminate, Duration::ZERO));
         fake.exit(ExitStatus::Signal(15), false);
         assert_eq!(fake.act().await.0, Act::Kill);

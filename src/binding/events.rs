@@ -1,4 +1,4 @@
-//! Live events of one call (its output, its usage) → a JavaScript callback.
+//! Live events of one call (its output, its steps, its usage) → a JavaScript callback.
 
 use std::sync::Arc;
 
@@ -10,39 +10,50 @@ use napi::{
 use napi_derive::napi;
 
 use super::Events;
-use crate::executor::{CallEvents, EventKind};
+use crate::{
+    executor::{CallEvents, EventKind},
+    mailbox::Mailbox,
+};
 
-/// Events that may wait for the JavaScript thread, per call; more are dropped: output is bounded anyway, and a host that
-/// does not listen must not be flooded.
-const QUEUE_LIMIT_EVENTS: usize = 4096;
+/// Times that the callback may wait to be called: once for what is in the mailbox, and once while it is just being called.
+const QUEUE_LIMIT_CALLS: usize = 2;
 
 /// An event as JavaScript sees it.
 #[napi(object)]
 pub struct CallEvent {
-    /// `stdout`, `stderr` or `usage`.
+    /// `stdout`, `stderr`, `step` or `usage`.
     pub kind: String,
-    /// A piece of output, or JSON of the usage.
+    /// A piece of output, or JSON of the step or the usage.
     pub text: String,
 }
 
-type Callback = ThreadsafeFunction<CallEvent, (), CallEvent, Status, false, true, QUEUE_LIMIT_EVENTS>;
+type Callback = ThreadsafeFunction<(), (), Vec<CallEvent>, Status, false, true, QUEUE_LIMIT_CALLS>;
 
-struct Listener(Callback);
+struct Listener {
+    mailbox: Arc<Mailbox>,
+    callback: Callback,
+}
 
 impl CallEvents for Listener {
     fn event(&self, kind: EventKind, text: String) {
-        self.0
-            .call(CallEvent { kind: kind.name().to_owned(), text }, ThreadsafeFunctionCallMode::NonBlocking);
+        if self.mailbox.push(kind, text) {
+            self.callback.call((), ThreadsafeFunctionCallMode::NonBlocking);
+        }
     }
 }
 
 /// A listener that never keeps the host alive.
-pub(super) fn listener(function: &Function<'_, CallEvent, ()>) -> napi::Result<Events> {
+pub(super) fn listener(function: &Function<'_, Vec<CallEvent>, ()>) -> napi::Result<Events> {
+    let mailbox = Arc::new(Mailbox::default());
+    let waiting = Arc::clone(&mailbox);
     let callback = function
-        .build_threadsafe_function::<CallEvent>()
+        .build_threadsafe_function::<()>()
         .weak::<true>()
         .callee_handled::<false>()
-        .max_queue_size::<QUEUE_LIMIT_EVENTS>()
-        .build_callback(|context| Ok(context.value))?;
-    Ok(Arc::new(Listener(callback)))
+        .max_queue_size::<QUEUE_LIMIT_CALLS>()
+        .build_callback(move |_| {
+            let pieces = waiting.take().into_iter();
+            Ok(pieces.map(|(kind, text)| CallEvent { kind: kind.name().to_owned(), text }).collect())
+        })?;
+    Ok(Arc::new(Listener { mailbox, callback }))
 }

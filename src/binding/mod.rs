@@ -18,6 +18,7 @@ mod ends;
 mod events;
 mod logs;
 mod provider;
+mod watch;
 
 use std::sync::Arc;
 
@@ -27,9 +28,13 @@ use napi::{
 };
 use napi_derive::napi;
 
+use serde_json::json;
+
 use crate::{
+    config::millis,
     error::SandboxError,
     executor::{Answer, CallEvents, CancelReason, Executor},
+    timeline::Mark,
 };
 
 /// Runs calls under one set of options.
@@ -51,6 +56,8 @@ pub struct Outcome {
     pub stdout: Option<String>,
     pub stderr: Option<String>,
     pub cause_json: Option<String>,
+    /// JSON of the steps that the call went through, where they were asked for.
+    pub steps: Option<String>,
 }
 
 /// Permits of one `vcpus` value.
@@ -103,11 +110,13 @@ impl BindingExecutor {
         call_id: f64,
         request: String,
         args_json: Option<String>,
-        on_event: Option<Function<'env, events::CallEvent, ()>>,
+        on_event: Option<Function<'env, Vec<events::CallEvent>, ()>>,
     ) -> napi::Result<Object<'env>> {
         let events = on_event.map(|function| events::listener(&function)).transpose()?;
         let (settle, promise) = promise(env)?;
-        let done = move |answer: Answer| settle(Outcome::from(answer));
+        let done = move |answer: Answer, steps: Option<Vec<Mark>>| {
+            settle(Outcome { steps: steps.map(|steps| json!(steps).to_string()), ..Outcome::from(answer) });
+        };
         self.inner.execute(call_key(call_id), &request, args_json, events, logs::sink_of(env), done);
         Ok(promise)
     }
@@ -124,11 +133,17 @@ impl BindingExecutor {
         Ok(())
     }
 
-    /// Rejects what has not started, waits for what runs; with `drain`, idle sandboxes and the launcher go too.
+    /// Rejects what has not started, waits for what runs; with `drain`, idle sandboxes and the launcher go too. With a deadline,
+    /// all may go on until it has passed, and nothing new begins.
     #[napi(catch_unwind, ts_return_type = "Promise<void>")]
-    pub fn cleanup<'env>(&self, env: &'env Env, drain: bool) -> napi::Result<Object<'env>> {
+    pub fn cleanup<'env>(
+        &self,
+        env: &'env Env,
+        drain: bool,
+        deadline_ms: Option<f64>,
+    ) -> napi::Result<Object<'env>> {
         let (settle, promise) = promise(env)?;
-        self.inner.cleanup(drain, move || settle(()));
+        self.inner.cleanup(drain, deadline_ms.map(millis), move || settle(()));
         Ok(promise)
     }
 
@@ -160,6 +175,26 @@ pub fn isolation_report(env: &Env, env_json: String) -> napi::Result<Object<'_>>
         settle(Outcome::from(report.map(|report| Some(report.to_string()))));
     });
     Ok(promise)
+}
+
+/// No executor of the process takes a call from now on; resolves when those that were taken are over, or ended at the deadline.
+#[napi(catch_unwind, ts_return_type = "Promise<void>")]
+pub fn shutdown(env: &Env, deadline_ms: f64) -> napi::Result<Object<'_>> {
+    let (settle, promise) = promise(env)?;
+    crate::executor::shutdown(millis(deadline_ms), move || settle(()));
+    Ok(promise)
+}
+
+/// Takes `shutdown` back.
+#[napi(catch_unwind)]
+pub fn reopen() {
+    crate::executor::reopen();
+}
+
+/// Where this JavaScript environment hears of sandboxes; null: nowhere.
+#[napi(catch_unwind)]
+pub fn set_sandbox_watcher(env: &Env, watcher: Option<Function<'_, String, ()>>) -> napi::Result<()> {
+    watch::set(env, watcher)
 }
 
 /// Where this JavaScript environment's log records go; a null sink or `"off"` means nowhere.
@@ -224,6 +259,7 @@ impl Outcome {
             stdout: None,
             stderr: None,
             cause_json: None,
+            steps: None,
         }
     }
 }

@@ -230,6 +230,13 @@ pub struct BindingRun {
     inner: Run,
 }
 
+/// What a run's process used.
+#[napi(object)]
+pub struct RunUsed {
+    pub cpu_us: f64,
+    pub max_rss_kib: f64,
+}
+
 /// What a chunk was.
 #[napi(object)]
 pub struct RunTaken {
@@ -262,6 +269,19 @@ impl BindingRun {
     #[napi(catch_unwind)]
     pub fn ended(&mut self, exit_code: Option<i32>) -> Outcome {
         from(self.inner.ended(exit_code))
+    }
+
+    /// What the process used, once it has said so.
+    #[napi(catch_unwind)]
+    pub fn used(&self) -> Option<RunUsed> {
+        let used = self.inner.used()?;
+        Some(RunUsed { cpu_us: number(used.cpu_us), max_rss_kib: number(used.max_rss_kib) })
+    }
+
+    /// Bytes of output and result so far.
+    #[napi(catch_unwind)]
+    pub fn output_bytes(&self) -> f64 {
+        number(self.inner.output_bytes())
     }
 
     #[napi(catch_unwind)]

@@ -60,10 +60,12 @@ impl ProcessStarter {
         if cfg!(target_os = "linux") { self.refusal.get().map(String::as_str) } else { Some("needs Linux") }
     }
 
-    /// Ends an idle launcher.
-    pub async fn shutdown(&self) {
+    /// Ends an idle launcher; whether there is none any more.
+    pub async fn shutdown(&self) -> bool {
         #[cfg(target_os = "linux")]
-        self.launcher.shutdown().await;
+        return self.launcher.shutdown().await;
+        #[cfg(not(target_os = "linux"))]
+        true
     }
 
     async fn start(&self, command: Command) -> Result<Started, SpawnError> {

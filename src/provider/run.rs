@@ -13,6 +13,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use serde::Deserialize;
+
 use crate::{
     error::{Code, Phase, SandboxError},
     process::ExitStatus,
@@ -35,6 +37,8 @@ pub const ALREADY_STARTED_EXIT_CODE: i32 = 97;
 const NO_PROGRAM_EXIT_CODES: [i32; 2] = [126, 127];
 /// A shell's, and most engines', exit code of a process that a signal ended is this plus the signal's number.
 const SIGNAL_EXIT_CODE_BASE: i32 = 128;
+/// The runner's own frame: what its process used, in one piece.
+const USED: u8 = 26;
 /// The highest signal.
 const MAX_SIGNAL: i32 = 64;
 
@@ -58,6 +62,16 @@ enum Progress {
     Started,
 }
 
+/// What the process of a run used, as it says itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Used {
+    /// Processor time (user and system), microseconds.
+    pub cpu_us: u64,
+    /// Peak resident set, KiB.
+    pub max_rss_kib: u64,
+}
+
 /// What a chunk was.
 #[derive(Debug, Default, PartialEq)]
 pub struct Taken {
@@ -79,6 +93,7 @@ pub struct Run {
     progress: Progress,
     exiting: Option<i32>,
     settled: bool,
+    used: Option<Used>,
     used_bytes: u64,
     max_output_bytes: u64,
     memory_mb: u32,
@@ -100,6 +115,7 @@ impl Run {
             progress: Progress::Nothing,
             exiting: None,
             settled: false,
+            used: None,
             used_bytes: 0,
             max_output_bytes,
             memory_mb,
@@ -147,6 +163,16 @@ impl Run {
             (Some(code), Progress::Nothing) => self.never_claimed(code),
         };
         Err(self.failed(error))
+    }
+
+    /// What the process used; known at its end, where that was not a kill.
+    pub fn used(&self) -> Option<Used> {
+        self.used
+    }
+
+    /// Bytes of output and result so far.
+    pub fn output_bytes(&self) -> u64 {
+        self.used_bytes
     }
 
     /// The deadline passed.
@@ -294,6 +320,11 @@ impl Run {
             self.frame = Some((kind, whole));
             return None;
         }
+        if kind == USED {
+            // A function that spoils it has no usage.
+            self.used = serde_json::from_str(&whole).ok();
+            return None;
+        }
         self.whole(kind, &whole)
     }
 
@@ -378,6 +409,17 @@ mod tests {
         assert_eq!(taken.text, "ab\ncd");
         assert_eq!(taken.settled, Some(Ok(Some("[1]".to_owned()))));
         assert_eq!(all(&mut run, &piece(18, '.', "[2]")).settled, None, "the first counts");
+    }
+
+    #[test]
+    fn what_the_process_used_is_told_beside_the_outcome() {
+        let mut run = run();
+        assert_eq!(run.used(), None);
+        let text = format!("{}{}", piece(18, '.', "[1]"), piece(26, '.', r#"{"cpuUs":7,"maxRssKib":9}"#));
+        assert_eq!(all(&mut run, &text).settled, Some(Ok(Some("[1]".to_owned()))));
+        assert_eq!(run.used(), Some(Used { cpu_us: 7, max_rss_kib: 9 }));
+        all(&mut run, &piece(26, '.', "spoilt"));
+        assert_eq!(run.used(), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ const { wait } = Atomics;
 const { writeSync, rmSync, readdirSync, readFileSync } = fs;
 const { kill } = self;
 const exit = self.reallyExit.bind(self);
+const resourceUsage = self.resourceUsage.bind(self);
 const later = setTimeout;
 const idle = new Int32Array(new SharedArrayBuffer(4));
 const encode = TextEncoder.prototype.encode.bind(new TextEncoder());
@@ -39,6 +40,8 @@ const READY = 16;
 const RETURNED = 18;
 const TOO_LARGE = 21;
 const INVALID = 25;
+/** This script's own: what the process used. */
+const USED = 26;
 /** How what a function starts is found again. */
 const RUN_VARIABLE = 'NATIVE_SANDBOX_RUN';
 /** How the host names the process of a run: of each process, should the request have come twice. */
@@ -71,7 +74,6 @@ function run() {
   const env = { ...self.env, ...job.env, [RUN_VARIABLE]: id };
   delete env[RUNNER_VARIABLE];
   const { serveJob } = require('./worker.cjs');
-  self.on('exit', cleanUp);
   const opening = `${MARK}${nonce}`;
   const room = PIECE_BYTES - opening.length - 5;
   const tell = (type, payload) => {
@@ -82,17 +84,23 @@ function run() {
       write(`${opening}${type}${end < text.length ? '+' : '.'}${slice(text, start, end)}${MARK}\n`);
       start = end;
     } while (start < text.length);
-    if ((type >= RETURNED && type <= TOO_LARGE) || type === INVALID) goSoon(lingerMs);
+    if ((type >= RETURNED && type <= TOO_LARGE) || type === INVALID) goSoon(lingerMs, leave);
   };
+  const leave = () => {
+    const { userCPUTime, systemCPUTime, maxRSS } = resourceUsage();
+    tell(USED, `{"cpuUs":${userCPUTime + systemCPUTime},"maxRssKib":${maxRSS}}`);
+    cleanUp();
+  };
+  self.on('exit', leave);
   // The run is this process's: from here on the host knows what did not happen.
   tell(READY, '');
   serveJob({ ...job, env, cwd: folder, tmpdir, filename: join(folder, 'tool.js') }, code, args, tell);
 }
 
 /** What the function left running does not hold the run open for longer than this. */
-function goSoon(lingerMs) {
+function goSoon(lingerMs, leave) {
   later(() => {
-    cleanUp();
+    leave();
     exit(0);
   }, lingerMs).unref();
 }

@@ -9,7 +9,9 @@ use std::{
 
 #[cfg(target_os = "linux")]
 use super::zygotes::{NoZygote, Zygotes};
-use super::{Breed, Ladder, Rung, StartError, Verdict, Worker, WorkerSpec, spawn, standby::Standby};
+use super::{
+    Breed, Ladder, Readiness, Rung, StartError, Verdict, Worker, WorkerSpec, spawn, standby::Standby,
+};
 use crate::{
     log::NATIVE,
     process::{BoxFuture, Spawner},
@@ -200,6 +202,16 @@ impl Ladder for RungLadder {
         let mut refused: Vec<_> = refused.into_iter().collect();
         refused.sort();
         (rung.unwrap_or(Rung::Spawn), refused)
+    }
+
+    fn readiness(&self) -> Readiness {
+        Readiness {
+            #[cfg(target_os = "linux")]
+            zygotes: self.zygotes.counts(),
+            #[cfg(not(target_os = "linux"))]
+            zygotes: Default::default(),
+            standby: self.standby.counts(),
+        }
     }
 
     fn drain(&self) {

@@ -181,6 +181,39 @@ pub enum Verdict {
     Crashed,
 }
 
+/// What is kept ready for calls to come, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Readiness {
+    /// Processes that workers are forked from.
+    pub zygotes: ZygoteCounts,
+    /// Workers booted ahead of need.
+    pub standby: StockCounts,
+}
+
+/// Zygotes of the process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ZygoteCounts {
+    /// Up, without a tree's packages.
+    pub base: usize,
+    /// Up, with the packages of one tree.
+    pub dependents: usize,
+    /// Booting.
+    pub booting: usize,
+    /// Refused; tried again later.
+    pub refused: usize,
+    /// Workers forked ahead that no call has taken.
+    pub ready: usize,
+}
+
+/// Stocks of booted workers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct StockCounts {
+    /// Stocks: one for each tree and kind of worker.
+    pub stocks: usize,
+    /// Workers that no call has taken.
+    pub ready: usize,
+}
+
 /// Gives workers. Dropping the future leaves no process behind.
 pub trait Ladder: Send + Sync {
     /// One worker, on the best rung that works.
@@ -191,6 +224,8 @@ pub trait Ladder: Send + Sync {
     fn forget(&self, tree: &Path);
     /// The rung that the next worker of this breed will probably come from, with the reasons why no higher one is used: the best there may be, while none is known.
     fn in_use(&self, breed: Option<&Arc<Breed>>) -> (Rung, Vec<(Rung, String)>);
+    /// What is kept ready.
+    fn readiness(&self) -> Readiness;
     /// Ends everything that is kept ready.
     fn drain(&self);
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec,
+    Breed, Rung, ScriptSource, StartError, StockCounts, Worker, WorkerSpec,
     resolver::Resolver,
     spawn,
     stock::{Forge, Stock},
@@ -40,6 +40,11 @@ impl Standby {
     pub(super) fn forget(&self, tree: &Path) {
         let ended: Vec<_> = self.lock().extract_if(|(_, of, _), _| of.as_deref() == Some(tree)).collect();
         drop(ended); // outside of the lock
+    }
+
+    pub(super) fn counts(&self) -> StockCounts {
+        let stocks = self.lock();
+        StockCounts { stocks: stocks.len(), ready: stocks.values().map(|stock| stock.ready()).sum() }
     }
 
     #[expect(clippy::mutable_key_type, reason = "a store is compared by its folder, which does not change")]

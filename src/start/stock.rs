@@ -95,8 +95,7 @@ impl Stock {
     }
 
     /// How many are ready.
-    #[cfg(test)]
-    fn ready(&self) -> usize {
+    pub(super) fn ready(&self) -> usize {
         self.lock().ready.len()
     }
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{
-    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, node_modules,
+    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts, node_modules,
     resolver::Resolver,
     spawn,
     stock::{Forge, Stock},
@@ -194,7 +194,13 @@ impl Zygotes {
 
     /// A worker of the tree's zygote, or of the base while there is none. With `wait`, zygotes that boot are waited for.
     pub(super) async fn start(&self, spec: &WorkerSpec, wait: bool) -> Result<Worker, NoZygote> {
-        let base = self.settled(wait, || self.base(spec)).await?;
+        let base = match self.settled(wait, || self.base(spec)).await {
+            Err(NoZygote::NotYet) if spec.has_dependencies => {
+                self.load_after_boot(spec.clone());
+                return Err(NoZygote::NotYet);
+            }
+            found => found?,
+        };
         base.touch();
         let worker = if spec.has_dependencies {
             match self.settled(wait, || self.dependent(spec, &base)).await {
@@ -210,6 +216,17 @@ impl Zygotes {
             base.stock.take().await
         };
         worker.map_err(|error| NoZygote::Refused(error.reason))
+    }
+
+    /// Has the tree's zygote made as soon as the base is there, so that the next call finds it.
+    fn load_after_boot(&self, spec: WorkerSpec) {
+        let zygotes = Weak::clone(&self.own);
+        tokio::spawn(async move {
+            let Some(zygotes) = zygotes.upgrade() else { return };
+            if let Ok(base) = zygotes.settled(true, || zygotes.base(&spec)).await {
+                zygotes.dependent(&spec, &base);
+            }
+        });
     }
 
     /// What a look gives, after the boot if that is to be waited for.
@@ -411,6 +428,25 @@ impl Zygotes {
         let ended: Vec<_> =
             self.lines().values_mut().filter_map(|line| line.dependents.remove(tree)).collect();
         drop(ended);
+    }
+
+    pub(super) fn counts(&self) -> ZygoteCounts {
+        let mut counts = ZygoteCounts::default();
+        for line in self.lines().values() {
+            let dependents = line.dependents.values().map(|dependent| (true, &dependent.slot));
+            for (is_dependent, slot) in std::iter::once((false, &line.base)).chain(dependents) {
+                match slot {
+                    Slot::Up(nest) => {
+                        counts.ready += nest.stock.ready();
+                        *if is_dependent { &mut counts.dependents } else { &mut counts.base } += 1;
+                    }
+                    Slot::Booting(_) => counts.booting += 1,
+                    Slot::Down { .. } => counts.refused += 1,
+                    Slot::Empty => {}
+                }
+            }
+        }
+        counts
     }
 
     #[expect(clippy::mutable_key_type, reason = "a store is compared by its folder, which does not change")]

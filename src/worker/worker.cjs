@@ -21,7 +21,7 @@ const { parse, stringify } = JSON;
 const { isArray } = Array;
 const { isFinite: isFiniteNumber } = Number;
 const { isNativeError, isPromise } = types;
-const { readSync, writeSync } = fs;
+const { existsSync, readSync, writeSync } = fs;
 const { min } = Math;
 const { wait } = Atomics;
 const idle = new Int32Array(new SharedArrayBuffer(4));
@@ -518,6 +518,7 @@ function compileScript(job, code) {
   // `require.main` is what this names, as for any file that was started as a program.
   self.mainModule = module;
   const require = createRequire(filename);
+  rememberPlaces(folder);
   return () => apply(compiled, module.exports, [module.exports, require, module, filename, folder]);
 }
 
@@ -527,9 +528,52 @@ function prepareModule({ filename }, code) {
   self.mainModule = undefined;
   // Globals, not declarations in the module: the module may well declare a `require` of its own.
   defineHidden(globalThis, 'require', createRequire(filename));
+  rememberPlaces(dirname(filename));
   defineHidden(globalThis, '__filename', filename);
   defineHidden(globalThis, '__dirname', dirname(filename));
   return async () => (await import(pathToFileURL(filename).href)).default;
+}
+
+/** Where the modules are that this process loaded before it was given a job, by the name they are required by. */
+const places = { __proto__: null };
+
+/** Says where `require(specifier)` leads from below the tree's folder. */
+function place(specifier, filename) {
+  places[specifier] = filename;
+}
+
+/**
+ * Tells Node where `require` finds these from `folder`, whose packages are the tree's by a link that the function can't
+ * change: reading their `package.json` by a path that is new to each call took a third of a millisecond each. What the function
+ * itself puts in front of them is found as ever.
+ */
+function rememberPlaces(folder) {
+  const specifiers = keys(places);
+  if (specifiers.length === 0) return;
+  const parent = { __proto__: null, id: folder, paths: Module._nodeModulePaths(folder) };
+  const nearest = parent.paths[0];
+  for (let i = 0; i < specifiers.length; i++) {
+    const specifier = specifiers[i];
+    const paths = Module._resolveLookupPaths(specifier, parent);
+    if (paths === null || paths.length < 2) continue;
+    let key = specifier;
+    for (let at = 0; at < paths.length; at++) key += `\0${paths[at]}`;
+    const found = (value) =>
+      defineProperty(Module._pathCache, key, {
+        __proto__: null,
+        value,
+        writable: true,
+        configurable: true,
+        enumerable: true,
+      });
+    defineProperty(Module._pathCache, key, {
+      __proto__: null,
+      get: () => (existsSync(nearest) ? undefined : found(places[specifier])[key]),
+      set: found,
+      configurable: true,
+      enumerable: true,
+    });
+  }
 }
 
 function modulePath(filename) {
@@ -723,7 +767,7 @@ function start(parsed, code, args) {
   run(parsed, code, parse(args));
 }
 
-module.exports = { rehearse, serve, serveJob };
+module.exports = { place, rehearse, serve, serveJob };
 
 if (require.main === module) {
   // Windows has no descriptor 3 to pass on: there the channel is a named pipe.

@@ -350,8 +350,10 @@ async function prepare(child) {
     const { specifier, kind } = wanted;
     const report = await loadOne(() => load(specifier, kind), wanted, limitMs);
     if (report.off !== undefined) native.refuse(CONTROL_FD, JSON.stringify({ specifier, kind, reason: report.off }));
-    if (report.reason === undefined) loaded.push({ specifier, kind, ms: report.ms });
-    else skipped.push({ specifier, kind, reason: report.reason });
+    if (report.reason === undefined) {
+      loaded.push({ specifier, kind, ms: report.ms });
+      if (kind === 'require') worker.place(specifier, load.resolve(specifier));
+    } else skipped.push({ specifier, kind, reason: report.reason });
   }
   wait({ loaded, skipped, ms: Math.round(performance.now() - began) });
 }
@@ -371,7 +373,9 @@ function loaderIn(folder) {
   const filename = join(folder, 'preload.cjs');
   const require = Module.createRequire(filename);
   const importFrom = importerOf(filename);
-  return (specifier, kind) => (kind === 'import' ? importFrom(specifier) : require(specifier));
+  const load = (specifier, kind) => (kind === 'import' ? importFrom(specifier) : require(specifier));
+  load.resolve = require.resolve;
+  return load;
 }
 
 function importerOf(filename) {

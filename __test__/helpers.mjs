@@ -105,7 +105,7 @@ export function newMarker() {
   return `nse${randomBytes(5).toString('hex')}`;
 }
 
-function statOf(pid) {
+export function statOf(pid) {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
     const [state, parent] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');

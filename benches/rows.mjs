@@ -24,6 +24,10 @@ const ALWAYS_WARM = {
 /** Calls before the first that counts: the JIT of the host, the page cache, what is prepared ahead. */
 const WARM_UP_CALLS = 10;
 
+/** What a tier may cost on a warm call, as a multiple of base. */
+const CONFINED_FACTOR = 1.15;
+const ISOLATED_FACTOR = 1.6;
+
 const CALLS_IN_FLIGHT = 20;
 /**
  * They begin apart: the original's calls share a file, and one that begins while another's is read spoils that. Where
@@ -80,6 +84,7 @@ export const ROWS = [
   { id: 'warm-apart', measure: (bench) => warm(bench, apart(WARM.trivial)) },
   { id: 'packages', measure: (bench) => warm(bench, WARM.packages) },
   { id: 'packages-apart', measure: (bench) => warm(bench, apart(WARM.packages)) },
+  { id: 'isolation', measure: isolated },
   { id: 'throughput', measure: throughput },
   { id: 'new-host', measure: newHost },
   { id: 'new-session', measure: newSession },
@@ -247,6 +252,56 @@ function timesOf(bench, { results, notes = [], ...what }) {
   const told = found.map(([side, sum]) => faults(bench, side, what.id, sum));
   const samples = Object.fromEntries(bench.sides.map((side) => [side, results[side].map(({ ms }) => ms)]));
   return timeLine({ ...what, samples, spoilt: Boolean(told[0]), notes: [...notes, ...told] });
+}
+
+/** What the tiers cost: a host that has all there is beside hosts to which a part of the kernel's help is refused. */
+async function isolated(bench) {
+  const [blocks, count] = bench.pick({ quick: [3, 10], usual: [10, 50] });
+  const hosts = [];
+  try {
+    for (const refused of [undefined, 'namespaces', 'landlock']) {
+      const host = await bench.start('ours', { env: ALWAYS_WARM, refused });
+      hosts.push({ host, refused, blocks: [] });
+      await host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS });
+    }
+    for (let at = 0; at < blocks; at += 1) {
+      for (const { host, blocks } of hosts) {
+        await quiet(host.pid);
+        blocks.push(await host.ask('calls', { tool: 'trivial', count }));
+      }
+    }
+    const told = [];
+    for (const { host, refused, blocks } of hosts) {
+      const { isolation } = await host.ask('metrics');
+      const { p50, p99 } = summary(blocks.flatMap(({ ms }) => ms));
+      told.push({
+        tier: isolation.tier,
+        refused,
+        p50,
+        p99,
+        fault: faults(bench, 'ours', 'isolation', blocks.reduce(added, NO_FAULTS)),
+      });
+    }
+    const [all, ...less] = told;
+    const base = told.at(-1).p50;
+    const within = (tier) => (tier === 'isolated' ? ISOLATED_FACTOR : CONFINED_FACTOR);
+    const judged = told.slice(0, -1);
+    return line({
+      id: 'isolation',
+      title: 'warm call, no dependencies, with all isolation that there is',
+      unit: 'ms',
+      target: `confined ≤ ${CONFINED_FACTOR}×, isolated ≤ ${ISOLATED_FACTOR}× of base`,
+      sides: { ours: { value: all.p50, p99: all.p99 } },
+      met: judged.every(({ tier, p50, fault }) => !fault && p50 <= base * within(tier)),
+      notes: [
+        ...told.map((one) => `${one.tier}: ${short(one.p50)} ms, ${short(one.p50 / base)}× of base`),
+        ...less.map((one) => `${one.tier}: ${one.refused} refused, the other layers as they are`),
+        ...told.map(({ fault }) => fault),
+      ],
+    });
+  } finally {
+    await Promise.all(hosts.map(({ host }) => host.end()));
+  }
 }
 
 async function throughput(bench) {

@@ -109,13 +109,14 @@ class Bench {
     return folder;
   }
 
-  start(side, { env = {}, folder = this.folder(side) } = {}) {
+  /** `refused`: see `Host.start`. What such a host says about itself does not count as this machine's. */
+  start(side, { env = {}, folder = this.folder(side), refused } = {}) {
     const forced = side === 'ours' && this.#start ? { AGENTS_FUNCTION_TOOL_SANDBOX_START: this.#start } : {};
     const text = Object.fromEntries(
       Object.entries({ ...env, ...forced }).map(([name, value]) => [name, String(value)])
     );
-    const onEnd = side === 'ours' ? (about) => this.#told(about) : undefined;
-    return Host.start({ side, file: this.#files[side], node: this.node.path, folder, env: text, onEnd });
+    const onEnd = side === 'ours' && !refused ? (about) => this.#told(about) : undefined;
+    return Host.start({ side, file: this.#files[side], node: this.node.path, folder, env: text, refused, onEnd });
   }
 
   /** Notes what a host of ours says about itself at its end. */

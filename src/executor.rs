@@ -790,7 +790,8 @@ impl Setup {
             linger: self.settings.linger,
             call: self.settings.limits,
         };
-        let aside = gauge::aside([run.cwd(), run.tmpdir()], worker.started.process.pid(), limits.call);
+        let process = &worker.started.process;
+        let aside = gauge::aside([run.cwd(), run.tmpdir()], process.pid(), process.keepers(), limits.call);
         let output = state.story.events.clone().filter(|_| request.wants_logs);
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
         let report =

@@ -29,25 +29,25 @@ const DEPTH_LIMIT_FOLDERS: usize = 1024;
 /// How old the count of [`memory_kills`] that a call begins with may be.
 const KILLS_FRESH: Duration = Duration::from_secs(1);
 
-/// What is seen of a call from the side.
-pub fn aside(folders: [PathBuf; 2], pid: u32, limits: CallLimits) -> Aside {
+/// What is seen of a call from the side. `keepers` of its processes are not the function's.
+pub fn aside(folders: [PathBuf; 2], pid: u32, keepers: u32, limits: CallLimits) -> Aside {
     let before = memory_kills_lately();
     Aside {
-        exceeded: Box::pin(exceeded(folders, pid, limits)),
+        exceeded: Box::pin(exceeded(folders, pid, keepers, limits)),
         oom_killed: Box::new(move || memory_kills().zip(before).is_some_and(|(now, before)| now > before)),
     }
 }
 
 /// Looks until a limit is exceeded; for ever if none is. `folders` are the call's, `pid` is its main process. Cancel-safe: a look
 /// under way ends by itself.
-async fn exceeded(folders: [PathBuf; 2], pid: u32, limits: CallLimits) -> SandboxError {
+async fn exceeded(folders: [PathBuf; 2], pid: u32, keepers: u32, limits: CallLimits) -> SandboxError {
     let mut wait = LOOK_INTERVAL;
     let mut folders = folders;
     loop {
         sleep(wait).await;
         let began = Instant::now();
         let looked = spawn_blocking(move || {
-            let found = look(&folders, pid, &limits);
+            let found = look(&folders, pid, keepers, &limits);
             (folders, found)
         });
         // Broken off or panicked: there is nobody left to tell.
@@ -60,9 +60,9 @@ async fn exceeded(folders: [PathBuf; 2], pid: u32, limits: CallLimits) -> Sandbo
     }
 }
 
-fn look(folders: &[PathBuf], pid: u32, limits: &CallLimits) -> Option<SandboxError> {
+fn look(folders: &[PathBuf], pid: u32, keepers: u32, limits: &CallLimits) -> Option<SandboxError> {
     let tree = tree(pid);
-    let processes = tree.len() as u64;
+    let processes = (tree.len() as u64).saturating_sub(keepers.into());
     if processes > u64::from(limits.processes) {
         return Some(breach::of_processes(processes, limits));
     }
@@ -246,7 +246,7 @@ mod tests {
     };
 
     fn code(folders: &[PathBuf], limits: &CallLimits) -> Option<crate::error::Code> {
-        look(folders, std::process::id(), limits).map(|error| error.code)
+        look(folders, std::process::id(), 0, limits).map(|error| error.code)
     }
 
     #[cfg(unix)]

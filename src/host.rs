@@ -521,10 +521,11 @@ impl Host {
             let no_reach = places.no_reach(&at);
             (places, no_reach)
         });
+        let tasks = settings.limits.tasks();
         match found.await {
-            Ok((places, no_reach)) => Ground::new(survey, settings.network, places, no_reach),
+            Ok((places, no_reach)) => Ground::new(survey, settings.network, places, no_reach, tasks),
             // It does not panic; a runtime that shuts down serves no call either.
-            Err(_) => Ground::new(&Survey::default(), settings.network, Places::default(), None),
+            Err(_) => Ground::new(&Survey::default(), settings.network, Places::default(), None, tasks),
         }
     }
 

@@ -18,6 +18,10 @@ const CODE_MB: u64 = 512;
 const THREADS: u64 = 16;
 /// Resident memory of a Node, or of another program, that has done nothing yet.
 const PROGRAM_MB: u64 = 64;
+/// Threads of one process, as far as the kernel's count of a user's threads goes: a Node has eleven.
+const PROCESS_TASKS: u32 = 16;
+/// And on top of that, for one that starts many.
+const MORE_TASKS: u32 = 256;
 /// `process.versions.modules` of Node 22.
 const OLD_NODE_ABI: u32 = 127;
 
@@ -86,6 +90,11 @@ impl CallLimits {
         own_mb.saturating_add(PROGRAM_MB.saturating_mul(processes)).saturating_mul(MIB)
     }
 
+    /// Threads of all processes together: where a call has a user of its own, the kernel lets it have no more.
+    pub fn tasks(&self) -> u32 {
+        self.processes.saturating_mul(PROCESS_TASKS).saturating_add(MORE_TASKS)
+    }
+
     /// Bytes in working and temp folder.
     pub fn disk_bytes(&self) -> u64 {
         u64::from(self.disk_mb) * MIB
@@ -116,8 +125,9 @@ pub fn report() -> Value {
         limit(
             "maxProcesses",
             linux,
-            "looks at the call's process tree while it runs; a call can exceed it between two looks. Not enforced by the kernel: \
-             RLIMIT_NPROC counts all processes of the host's user",
+            "looks at the call's process tree while it runs; a call can exceed it between two looks. Where it has a user of its own \
+             (layer privateUser), the kernel keeps it from more than 16 threads for each of these processes (RLIMIT_NPROC), \
+             calls of one tree together from four times as many",
         ),
     ])
 }
@@ -131,6 +141,8 @@ mod tests {
         let limits = CallLimits { memory_mb: 100, native_memory_mb: 50, ..CallLimits::default() };
         let data_mb = |abi| limits.of_process(abi).data_bytes.unwrap() / MIB;
         assert_eq!((data_mb(Some("127")), data_mb(Some("137")), data_mb(None)), (342, 9046, 9046));
+        assert_eq!(CallLimits { processes: 10, ..limits }.tasks(), 416);
+        assert_eq!(CallLimits { processes: u32::MAX, ..limits }.tasks(), u32::MAX);
         let most = CallLimits { memory_mb: u32::MAX, native_memory_mb: u32::MAX, ..limits };
         assert!(most.of_process(None).data_bytes.is_some());
     }

@@ -58,7 +58,7 @@ async fn inner() {
     let folder = tempfile::Builder::new().prefix("nse-degraded-").tempdir_in("/tmp").unwrap();
     let store = Store::open(folder.path()).unwrap();
     let survey = Survey::take(&launcher(), &store).await;
-    let ground = Ground::new(&survey, Network::Open, Places::default(), None);
+    let ground = Ground::new(&survey, Network::Open, Places::default(), None, 64);
     println!("{MARK}{}", serde_json::to_string(&ground.report).unwrap());
     drop(store);
 }
@@ -104,14 +104,20 @@ async fn a_landlock_that_is_refused_late_counts_as_none() {
 #[tokio::test]
 async fn without_namespaces_the_tier_confined_stays() {
     let offered = report(Plan { capabilities: u64::MAX, ..Plan::default() }).await;
+    let expected = if offered["tier"] == "isolated" { "confined" } else { offered["tier"].as_str().unwrap() };
     for (call, off) in [
-        (libc::SYS_unshare, &["mountNamespace", "ipcNamespace", "utsNamespace"][..]),
-        (libc::SYS_mount, &["mountNamespace"][..]),
-        (libc::SYS_pivot_root, &["mountNamespace"][..]),
+        (libc::SYS_unshare, &["mountNamespace", "ipcNamespace", "utsNamespace", "pidNamespace"][..]),
+        (libc::SYS_mount, &["mountNamespace", "pidNamespace"][..]),
+        (libc::SYS_pivot_root, &["mountNamespace", "pidNamespace"][..]),
+        (libc::SYS_pidfd_open, &["pidNamespace"][..]),
     ] {
         let report = report(with(refusing(&[(call, libc::EPERM)]))).await;
-        assert_eq!(report["tier"], offered["tier"]);
+        assert_eq!(report["tier"], expected);
         assert_off(&report, off);
+        if call == libc::SYS_pidfd_open {
+            // And nothing else is given up with it.
+            assert_eq!(layer(&report, "mountNamespace"), layer(&offered, "mountNamespace"));
+        }
     }
 }
 
@@ -137,7 +143,7 @@ async fn an_unprivileged_user_has_no_users_to_give_but_all_else() {
 
 #[test]
 fn the_report_of_a_tier_is_what_requirements_are_measured_by() {
-    let ground = Ground::new(&Survey::default(), Network::Open, Places::default(), None);
+    let ground = Ground::new(&Survey::default(), Network::Open, Places::default(), None, 64);
     assert_eq!(ground.report.tier, Tier::Base);
     let text = ground.report.objection(Some(Tier::Confined), Network::Open).unwrap();
     assert!(text.contains("files") && text.contains("systemCalls"), "{text}");

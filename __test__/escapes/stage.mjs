@@ -24,7 +24,7 @@ import { createServer as createSocket } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { below, marked, newMarker, ROOT, surface, tool, until } from '../helpers.mjs';
+import { below, marked, newMarker, ROOT, statOf, surface, tool, until } from '../helpers.mjs';
 import { packageFiles, packageName, plainSource, sharesTree, toolOf } from './source.mjs';
 
 const PLAIN = fileURLToPath(new URL('./plain.cjs', import.meta.url));
@@ -546,11 +546,12 @@ export class Real extends Stage {
           return false;
         }
       });
-    for (const [name, part] of [
-      ['launcher', 'launcher'],
-      ['zygote', 'zygote'],
+    // What keeps a PID namespace is a copy of the launcher, and goes with its call.
+    const isChild = (pid) => statOf(pid)?.parent === process.pid;
+    for (const [name, found] of [
+      ['launcher', named('launcher').filter(isChild)],
+      ['zygote', named('zygote')],
     ]) {
-      const found = named(part);
       this.victims[name] = {
         pids: found,
         // A zygote may go by itself; that it went while it was attacked is what counts.

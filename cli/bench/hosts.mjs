@@ -5,6 +5,7 @@ import { mkdirSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
+import { writeRefusing } from '../__test__/escapes/refusal.mjs';
 
 const HOST = fileURLToPath(new URL('host.mjs', import.meta.url));
 
@@ -32,19 +33,23 @@ export class Host {
   #closed;
   #onEnd;
 
-  /** @returns {Promise<Host>} once the side is loaded */
-  static async start({ side, file, node, folder, env, onEnd }) {
-    const host = new Host(side, file, node, folder, env);
+  /** `refused`: what of the kernel's help is refused to it. @returns {Promise<Host>} once the side is loaded */
+  static async start({ side, file, node, folder, env, refused, onEnd }) {
+    const host = new Host(side, file, node, folder, env, refused);
     host.#onEnd = onEnd;
     Object.assign(host, await host.ask('ready'));
     return host;
   }
 
-  constructor(side, file, node, folder, env) {
+  constructor(side, file, node, folder, env, refused) {
     this.side = side;
-    const child = spawn(node, [HOST, side, file], {
+    const variables = environment(node, folder, env);
+    const command = [node, HOST, side, file];
+    const [program, ...args] = refused ? [join(folder, 'refusing')] : command;
+    if (refused) writeRefusing(program, refused, command, variables);
+    const child = spawn(program, args, {
       cwd: folder,
-      env: environment(node, folder, env),
+      env: variables,
       stdio: ['pipe', 'pipe', 'pipe', 'pipe'],
     });
     this.#child = child;

@@ -61,6 +61,8 @@ struct PathBeneath {
 
 /// Gives up what the plan says, from the most privileged step to the least. Allocates nothing, takes no lock.
 ///
+/// A plan with a PID namespace is applied by the process that [`nest`](crate::nest) returns in, which has left all namespaces.
+///
 /// Becoming another user clears the parent-death signal, and a root of one's own leaves the working folder at that root: set
 /// both after this.
 ///
@@ -75,18 +77,33 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
     let at = |step: Step| move |errno: c_int| Failed { step, errno };
     // SAFETY: the caller's promise; each is a few system calls on memory of the plan and on locals.
     unsafe {
-        leave_namespaces(plan.namespaces).map_err(at(Step::Namespaces))?;
+        let is_nested = plan.is_nested();
+        if !is_nested {
+            leave_namespaces(plan.namespaces).map_err(at(Step::Namespaces))?;
+        }
         if let (Some(root), Some(domain)) = (&plan.root, &plan.landlock) {
-            mounts::build(root, domain).map_err(at(Step::Root))?;
+            mounts::lay_out(root, domain).map_err(at(Step::Root))?;
+            if is_nested {
+                mounts::own_proc(root).map_err(at(Step::Proc))?;
+            } else {
+                mounts::bring_proc(root).map_err(at(Step::Root))?;
+            }
+            mounts::enter(root).map_err(at(Step::Root))?;
+        } else if is_nested {
+            mounts::own_proc(c"").map_err(at(Step::Proc))?;
         }
         // The bounding set needs a capability to be shrunk, so it goes before the user changes.
         drop_bounding(plan.capabilities).map_err(at(Step::Capabilities))?;
         if let Some(number) = plan.identity {
             become_user(number).map_err(at(Step::Identity))?;
+            // By the user that it counts for; a limit can always be lowered.
+            if !set_limit(libc::RLIMIT_NPROC, plan.tasks.map(u64::from), 0) {
+                return Err(at(Step::Identity)(errno()));
+            }
         }
         drop_capabilities(plan.capabilities).map_err(at(Step::Capabilities))?;
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).map_err(at(Step::NoNewPrivileges))?;
-        if let Some(domain) = &plan.landlock {
+        if let Some(domain) = plan.landlock.as_ref().filter(|domain| !domain.is_empty()) {
             enter(domain).map_err(at(Step::Landlock))?;
         }
         if !plan.seccomp.is_empty() {
@@ -96,7 +113,7 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
     Ok(())
 }
 
-unsafe fn errno() -> c_int {
+pub(crate) unsafe fn errno() -> c_int {
     // SAFETY: always a valid pointer in the calling thread.
     unsafe { *libc::__errno_location() }
 }
@@ -111,7 +128,7 @@ pub(crate) unsafe fn check_long(result: libc::c_long) -> Result<c_int, c_int> {
     c_int::try_from(result).ok().filter(|result| *result >= 0).ok_or_else(|| unsafe { errno() })
 }
 
-unsafe fn leave_namespaces(flags: u32) -> Result<(), c_int> {
+pub(crate) unsafe fn leave_namespaces(flags: u32) -> Result<(), c_int> {
     if flags == 0 {
         return Ok(());
     }
@@ -201,7 +218,7 @@ unsafe fn become_user(number: u32) -> Result<(), c_int> {
     }
 }
 
-unsafe fn drop_capabilities(kept: u64) -> Result<(), c_int> {
+pub(crate) unsafe fn drop_capabilities(kept: u64) -> Result<(), c_int> {
     let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
     let mut data = [CapabilityData { effective: 0, permitted: 0, inheritable: 0 }; 2];
     // SAFETY: the kernel reads the header, and reads or writes two structs.
@@ -364,6 +381,95 @@ mod tests {
         // SAFETY: takes no memory.
         let held = || unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 };
         assert_eq!(outcome(&Plan::default(), || held() && can_read(c"/proc/self/status")), 0);
+    }
+
+    /// A plan with nothing but a PID namespace and what that needs; none where it cannot be had.
+    fn nested() -> Plan {
+        // SAFETY: takes no memory.
+        let user = if unsafe { libc::geteuid() } == 0 { 0 } else { libc::CLONE_NEWUSER };
+        let flags = user | libc::CLONE_NEWNS | libc::CLONE_NEWPID;
+        Plan { namespaces: flags.cast_unsigned(), ..Plan::default() }
+    }
+
+    /// The keeper of what runs in a PID namespace. It ends by `REFUSED` where there can be none.
+    fn kept(run: impl FnOnce()) -> c_int {
+        // SAFETY: as in `outcome`.
+        unsafe {
+            let child = libc::fork();
+            assert!(child >= 0);
+            if child != 0 {
+                return child;
+            }
+            let plan = nested();
+            if libc::setsid() < 0 || crate::nest(&plan).is_err() {
+                libc::_exit(REFUSED);
+            }
+            // What is mounted here is to be seen nowhere else.
+            let flags = libc::MS_REC | libc::MS_PRIVATE;
+            let alone = libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), flags, ptr::null()) == 0;
+            if !alone || apply(&plan).is_err() {
+                libc::_exit(REFUSED);
+            }
+            run();
+            libc::_exit(0);
+        }
+    }
+
+    const REFUSED: c_int = 99;
+
+    fn status_of(child: c_int) -> c_int {
+        let mut status = 0;
+        // SAFETY: a pointer to a local.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        status
+    }
+
+    #[test]
+    fn a_keeper_ends_as_what_it_keeps() {
+        // SAFETY: take no memory.
+        let code = status_of(kept(|| unsafe { libc::_exit(if libc::getpid() == 2 { 7 } else { 8 }) }));
+        if libc::WEXITSTATUS(code) == REFUSED {
+            return;
+        }
+        assert_eq!((libc::WIFEXITED(code), libc::WEXITSTATUS(code)), (true, 7));
+        for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGXCPU] {
+            // SAFETY: takes no memory.
+            let status = status_of(kept(|| unsafe {
+                libc::kill(libc::getpid(), signal);
+            }));
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal, "{signal}: {status}");
+        }
+    }
+
+    #[test]
+    fn a_killed_keeper_takes_everything_along() {
+        /// More than it ever takes, milliseconds.
+        const PATIENCE_MS: c_int = 20_000;
+        let mut pipe = [-1; 2];
+        // SAFETY: fills the array with two new descriptors; the children make system calls on these and on locals.
+        unsafe {
+            assert_eq!(libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            let keeper = kept(|| {
+                // In a session of its own, and nobody's child once the other ends: that is what a daemon is.
+                if libc::fork() == 0 {
+                    libc::setsid();
+                    libc::write(pipe[1], b"x".as_ptr().cast(), 1);
+                }
+                libc::pause();
+            });
+            libc::close(pipe[1]);
+            let mut byte = 0_u8;
+            let read = libc::read(pipe[0], (&raw mut byte).cast(), 1);
+            if read == 1 {
+                libc::kill(keeper, libc::SIGKILL);
+                let mut end = libc::pollfd { fd: pipe[0], events: libc::POLLIN, revents: 0 };
+                assert_eq!(libc::poll(&raw mut end, 1, PATIENCE_MS), 1, "somebody still holds the pipe");
+                assert_eq!(libc::read(pipe[0], (&raw mut byte).cast(), 1), 0);
+            }
+            libc::close(pipe[0]);
+            let status = status_of(keeper);
+            assert!(libc::WIFSIGNALED(status) || (read == 0 && libc::WEXITSTATUS(status) == REFUSED));
+        }
     }
 
     #[test]

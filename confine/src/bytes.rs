@@ -7,7 +7,7 @@ use std::ffi::CString;
 use crate::plan::{Domain, Instruction, Plan, Rule};
 
 /// Raised with every change to the layout.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// The most bytes a plan may take. Fits into a packet of the launcher and of a zygote with room for the rest.
 pub const MAX_PLAN_BYTES: usize = 48 * 1024;
@@ -40,6 +40,8 @@ impl Plan {
         bytes.extend_from_slice(root);
         bytes.push(u8::from(self.identity.is_some()));
         put32(&mut bytes, self.identity.unwrap_or(0));
+        bytes.push(u8::from(self.tasks.is_some()));
+        put32(&mut bytes, self.tasks.unwrap_or(0));
         put64(&mut bytes, self.capabilities);
         bytes.push(u8::from(self.landlock.is_some()));
         if let Some(domain) = &self.landlock {
@@ -74,6 +76,8 @@ impl Plan {
         let root = Some(reader.text()?).filter(|root| !root.is_empty());
         let has_identity = reader.flag()?;
         let identity = reader.u32()?;
+        let has_tasks = reader.flag()?;
+        let tasks = reader.u32()?;
         let capabilities = reader.u64()?;
         let landlock = if reader.flag()? { Some(reader.domain()?) } else { None };
         let count = reader.count(MAX_INSTRUCTIONS)?;
@@ -85,6 +89,7 @@ impl Plan {
             namespaces,
             root,
             identity: has_identity.then_some(identity),
+            tasks: has_tasks.then_some(tasks),
             capabilities,
             landlock,
             seccomp,
@@ -178,6 +183,7 @@ mod tests {
             namespaces: 7,
             root: Some(c"/tmp/root".into()),
             identity: Some(1_879_048_192),
+            tasks: Some(300),
             capabilities: 1 << 7,
             landlock: Some(Domain {
                 handled_files: 1,

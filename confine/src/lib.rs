@@ -11,9 +11,13 @@ mod apply;
 mod bytes;
 #[cfg(target_os = "linux")]
 mod mounts;
+#[cfg(target_os = "linux")]
+mod pids;
 mod plan;
 
 #[cfg(target_os = "linux")]
 pub use apply::{Failed, apply, set_limit};
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
+#[cfg(target_os = "linux")]
+pub use pids::nest;
 pub use plan::{Domain, Instruction, Plan, Rule, Step};

@@ -88,11 +88,14 @@ fn already_there(errno: c_int) -> Result<(), c_int> {
     if errno == libc::EEXIST { Ok(()) } else { Err(errno) }
 }
 
-/// Builds the root at the folder `root`, and enters it; the working folder is then `/`.
+/// What a `/proc` of a PID namespace is mounted with: of processes that one may not look into nothing is seen.
+const PROC_OPTIONS: &CStr = c"hidepid=2";
+
+/// Lays out the root at the folder `root`, without `/proc`.
 ///
 /// # Safety
 /// In a process of one thread that is alone in its mount namespace.
-pub(crate) unsafe fn build(root: &CStr, domain: &Domain) -> Result<(), c_int> {
+pub(crate) unsafe fn lay_out(root: &CStr, domain: &Domain) -> Result<(), c_int> {
     let mut place = Place::new(root)?;
     // SAFETY: system calls on C strings of the plan and of this file, and on buffers of this function's.
     unsafe {
@@ -110,9 +113,43 @@ pub(crate) unsafe fn build(root: &CStr, domain: &Domain) -> Result<(), c_int> {
                 _ => {}
             }
         }
-        bring(&mut place, c"/proc", WRITES)?;
-        place.set(c"")?;
+        place.set(c"/proc")?;
+        check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there)?;
         libc::umask(mask);
+    }
+    Ok(())
+}
+
+/// Mounts the host's `/proc` below a root that is laid out.
+///
+/// # Safety
+/// As of [`lay_out`].
+pub(crate) unsafe fn bring_proc(root: &CStr) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { bring(&mut Place::new(root)?, c"/proc", WRITES) }
+}
+
+/// Mounts a `/proc` of the PID namespace that this process is in, below a root that is laid out or at its place.
+///
+/// # Safety
+/// As of [`lay_out`].
+pub(crate) unsafe fn own_proc(root: &CStr) -> Result<(), c_int> {
+    let mut place = Place::new(root)?;
+    place.set(c"/proc")?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    let kind = c"proc".as_ptr();
+    // SAFETY: C strings of this file, and one in a buffer of this function's.
+    unsafe { check(libc::mount(kind, place.pointer(), kind, flags, PROC_OPTIONS.as_ptr().cast())) }
+}
+
+/// Enters a root that is laid out; the working folder is then `/`.
+///
+/// # Safety
+/// As of [`lay_out`].
+pub(crate) unsafe fn enter(root: &CStr) -> Result<(), c_int> {
+    let place = Place::new(root)?;
+    // SAFETY: as above.
+    unsafe {
         // The folders and files that were made to mount on.
         restrict(&place, MOUNT_ATTR_RDONLY, false)?;
         check(libc::chdir(root.as_ptr()))?;

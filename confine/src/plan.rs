@@ -6,19 +6,44 @@ use std::ffi::CString;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// `CLONE_NEW*` flags of the namespaces to leave the host's for. In a user namespace the user and group stay what they
-    /// are, and are the only ones.
+    /// are, and are the only ones. With a PID namespace there is a `/proc` of one's own, so a mount namespace has to be
+    /// among them.
     pub namespaces: u32,
     /// An empty folder to build a root of one's own at, of nothing but what the rules of the domain name and `/proc`:
     /// read-only, but for what the rules let be written. Needs a mount namespace and a domain.
     pub root: Option<CString>,
     /// The user and group, of one number, to become; supplementary groups go. Needs `CAP_SETUID` and `CAP_SETGID`.
     pub identity: Option<u32>,
+    /// How many threads that user may have in all (`RLIMIT_NPROC`); of use with an identity that nobody else has.
+    pub tasks: Option<u32>,
     /// Capabilities that stay, a bit each (`1 << CAP_…`), as far as the process has them.
     pub capabilities: u64,
-    /// The Landlock domain to enter.
+    /// The Landlock domain to enter. One that handles nothing is not entered: its rules say what is in the root only.
     pub landlock: Option<Domain>,
     /// The seccomp filter to be under; none if empty.
     pub seccomp: Vec<Instruction>,
+}
+
+/// `CLONE_NEWPID`.
+const PID_NAMESPACE: u32 = 0x2000_0000;
+
+impl Plan {
+    /// Whether it has a PID namespace, and so is carried out by more processes than one.
+    pub const fn is_nested(&self) -> bool {
+        self.namespaces & PID_NAMESPACE != 0
+    }
+
+    /// How many processes there are beside the confined one.
+    pub const fn keepers(&self) -> u32 {
+        if self.is_nested() { 2 } else { 0 }
+    }
+}
+
+impl Domain {
+    /// Whether it handles nothing.
+    pub const fn is_empty(&self) -> bool {
+        self.handled_files | self.handled_network | self.scoped == 0
+    }
 }
 
 /// A Landlock domain: what it handles is forbidden, but for what the rules allow.
@@ -61,13 +86,17 @@ pub struct Instruction {
     pub operand: u32,
 }
 
-/// The steps of [`apply`](crate::apply), in their order.
+/// The steps of [`nest`](crate::nest) and [`apply`](crate::apply).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Leaving the host's namespaces.
     Namespaces,
+    /// Making the processes around a PID namespace.
+    Init,
     /// Building a root of one's own.
     Root,
+    /// Mounting a `/proc` of one's own.
+    Proc,
     /// Becoming another user.
     Identity,
     /// Dropping capabilities.
@@ -85,7 +114,9 @@ impl Step {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespaces => "unshare",
+            Self::Init => "PID namespace",
             Self::Root => "mount",
+            Self::Proc => "mount of /proc",
             Self::Identity => "setresuid",
             Self::Capabilities => "capset",
             Self::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",

@@ -187,19 +187,32 @@ impl<'a> Prepared<'a> {
     unsafe fn steps(&self, report: &mut RawFd) -> (Step, c_int) {
         // SAFETY: plain system calls on live pointers.
         unsafe {
-            if !self.die_with_launcher() {
+            let launcher = self.surroundings.launcher;
+            if !die_with_parent(launcher) {
                 return (Step::ParentDeath, errno().max(libc::ESRCH));
             }
             if libc::setsid() < 0 {
                 return (Step::Session, errno());
             }
+            self.raise_oom_score();
+            let nested = self.plan.as_ref().filter(|plan| plan.is_nested());
+            if let Some(plan) = nested {
+                if let Err(failed) = confine::nest(plan) {
+                    return (step_of(failed.step), failed.errno);
+                }
+                // From here on this is another process.
+                if libc::setsid() < 0 {
+                    return (Step::Session, errno());
+                }
+            }
+            // That of a process in a PID namespace is outside of it, which is 0 here.
+            let parent = if nested.is_some() { 0 } else { launcher };
             if libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
                 return (Step::Subreaper, errno());
             }
             if !self.place_descriptors(report) {
                 return (Step::Descriptors, errno());
             }
-            self.raise_oom_score();
             if !self.set_limits() {
                 return (Step::Limits, errno());
             }
@@ -215,7 +228,7 @@ impl<'a> Prepared<'a> {
                 if plan.root.is_some() && libc::chdir(self.cwd.as_ptr()) != 0 {
                     return (Step::Chdir, errno());
                 }
-                if !self.die_with_launcher() {
+                if !die_with_parent(parent) {
                     return (Step::ParentDeath, errno().max(libc::ESRCH));
                 }
             }
@@ -230,15 +243,6 @@ impl<'a> Prepared<'a> {
             }
             libc::execve(self.program.as_ptr(), self.argv.pointers.as_ptr(), self.envp.pointers.as_ptr());
             (Step::Exec, errno())
-        }
-    }
-
-    unsafe fn die_with_launcher(&self) -> bool {
-        // SAFETY: plain system calls on numbers.
-        unsafe {
-            // A launcher that died before the prctl sends no signal any more.
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0
-                && libc::getppid() == self.surroundings.launcher
         }
     }
 
@@ -299,11 +303,19 @@ impl<'a> Prepared<'a> {
     }
 }
 
+/// With the launcher, or with what stands between it and a PID namespace.
+unsafe fn die_with_parent(parent: i32) -> bool {
+    // SAFETY: plain system calls on numbers. One that died before the prctl sends no signal any more.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 && libc::getppid() == parent }
+}
+
 /// What a failed step of the confinement is called here.
 fn step_of(step: confine::Step) -> Step {
     match step {
         confine::Step::Namespaces => Step::Namespaces,
+        confine::Step::Init => Step::Init,
         confine::Step::Root => Step::Root,
+        confine::Step::Proc => Step::Proc,
         confine::Step::Identity => Step::Identity,
         confine::Step::Capabilities => Step::Capabilities,
         confine::Step::NoNewPrivileges => Step::NoNewPrivileges,

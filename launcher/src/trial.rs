@@ -7,6 +7,9 @@ use std::ffi::{CStr, CString, c_int, c_long};
 
 use native_sandbox_protocol::trial::{Attempt, Outcomes, Trial};
 
+/// The first process of a PID namespace.
+const NAMESPACE_INIT: i32 = 1;
+
 /// Tries everything, writes what came of it to stdout, and ends the process.
 ///
 /// # Safety
@@ -28,13 +31,15 @@ pub(crate) unsafe fn run(trial: &Trial) -> ! {
 
 unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
     let path = |tail: &[u8]| CString::new([trial.canary.as_slice(), tail].concat()).unwrap_or_default();
+    // A parent in another namespace has no number here.
+    let victim = if rustix::process::getppid().is_none() { NAMESPACE_INIT } else { trial.victim };
     // SAFETY: plain system calls on locals. Whatever opens a descriptor or a namespace is at its end with the process.
     unsafe {
         match attempt {
             Attempt::Read => errno_of(open(&path(b""), libc::O_RDONLY).into()),
             Attempt::Write => errno_of(open(&path(b".new"), libc::O_WRONLY | libc::O_CREAT).into()),
             Attempt::Environment => {
-                let path = CString::new(format!("/proc/{}/environ", trial.victim)).unwrap_or_default();
+                let path = CString::new(format!("/proc/{victim}/environ")).unwrap_or_default();
                 let opened = open(&path, libc::O_RDONLY);
                 let mut byte = 0_u8;
                 // The check may come with the read.
@@ -44,7 +49,7 @@ unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
                     libc::read(opened, (&raw mut byte).cast(), 1) as c_long
                 })
             }
-            Attempt::Signal => errno_of(libc::kill(trial.victim, 0).into()),
+            Attempt::Signal => errno_of(libc::kill(victim, 0).into()),
             Attempt::LocalSocket => errno_of(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).into()),
             Attempt::Internet => errno_of(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0).into()),
             Attempt::Trace => errno_of(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0)),
@@ -55,6 +60,7 @@ unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
             Attempt::NetworkNamespace => inode(c"/proc/self/ns/net"),
             Attempt::IpcNamespace => inode(c"/proc/self/ns/ipc"),
             Attempt::UtsNamespace => inode(c"/proc/self/ns/uts"),
+            Attempt::PidNamespace => inode(c"/proc/self/ns/pid"),
         }
     }
 }

@@ -14,7 +14,7 @@ pub mod trial;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of these messages; raised with every change to them.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The most bytes one message may take. Below the default socket buffer of Linux (212,992 bytes), which a packet
 /// must fit into whole.
@@ -183,10 +183,14 @@ pub enum Step {
     Seccomp,
     /// Building a root of its own.
     Root,
+    /// Making the processes around a PID namespace.
+    Init,
+    /// Mounting a `/proc` of its own.
+    Proc,
 }
 
 impl Step {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 21] = [
         Self::Receive,
         Self::Arguments,
         Self::Pipe,
@@ -206,6 +210,8 @@ impl Step {
         Self::Landlock,
         Self::Seccomp,
         Self::Root,
+        Self::Init,
+        Self::Proc,
     ];
 
     /// The name people read.
@@ -230,6 +236,8 @@ impl Step {
             Self::Landlock => "landlock",
             Self::Seccomp => "seccomp",
             Self::Root => "mount",
+            Self::Init => "PID namespace",
+            Self::Proc => "mount of /proc",
         }
     }
 

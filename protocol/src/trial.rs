@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Trial {
     /// A file that everybody may read, in a folder that everybody may write to; both outside of what the plan allows.
     pub canary: Vec<u8>,
-    /// A process that is not the child's.
+    /// A process that is not the child's. In a PID namespace, which has no such, the first one of that namespace is taken.
     pub victim: i32,
 }
 
@@ -44,11 +44,13 @@ pub enum Attempt {
     IpcNamespace,
     /// The inode of the own namespace of host names.
     UtsNamespace,
+    /// The inode of the own namespace of processes.
+    PidNamespace,
 }
 
 impl Attempt {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Read,
         Self::Write,
         Self::Environment,
@@ -63,6 +65,7 @@ impl Attempt {
         Self::NetworkNamespace,
         Self::IpcNamespace,
         Self::UtsNamespace,
+        Self::PidNamespace,
     ];
 }
 

@@ -25,19 +25,27 @@ const KILL: u32 = 5;
 const SETGID: u32 = 6;
 const SETUID: u32 = 7;
 const SETPCAP: u32 = 8;
+const SYS_ADMIN: u32 = 21;
 
 /// What a base zygote keeps where its children get users of their own: to make them so, and to end them. It has loaded
 /// nobody's code, and its children drop all of it before they do.
 const OF_A_BASE: u64 = 1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
 
+/// And where they get PID namespaces of their own, which only root's may be made with: in a user namespace everybody may.
+const OF_A_BASE_OF_NAMESPACES: u64 = 1 << SYS_ADMIN;
+
 /// What npm's first phase keeps, in which nobody's code runs: its cache may belong to another user than root.
 const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
+
+/// How many calls of one tree at a time may use all of their processes.
+const CALLS_OF_A_TREE: u32 = 4;
 
 /// `CLONE_NEW*`.
 const MOUNT_NAMESPACE: u32 = 0x0002_0000;
 const UTS_NAMESPACE: u32 = 0x0400_0000;
 const IPC_NAMESPACE: u32 = 0x0800_0000;
 const USER_NAMESPACE: u32 = 0x1000_0000;
+const PID_NAMESPACE: u32 = 0x2000_0000;
 const NETWORK_NAMESPACE: u32 = 0x4000_0000;
 
 /// What the kernel, and whatever this host runs in, let a process give up.
@@ -54,6 +62,8 @@ pub struct Offered {
     pub namespaces: bool,
     /// And of mounts, with a root of one's own.
     pub mounts: bool,
+    /// And of processes, with a `/proc` of one's own.
+    pub pids: bool,
     /// They are to be had in a user namespace only: the host is not root.
     pub only_in_user_namespaces: bool,
 }
@@ -127,6 +137,8 @@ pub struct Policy {
     pub places: Places,
     /// What is wanted.
     pub network: Network,
+    /// Threads that the user of one call may have.
+    pub tasks: u32,
 }
 
 /// Whose children a plan is for.
@@ -168,8 +180,24 @@ impl Policy {
         rules.push(needed(&self.places.runs, OWN));
         // Only each child knows its own number.
         rules.push(optional(Path::new("/proc"), READ));
-        let kept = if self.offered.private_users { OF_A_BASE } else { 0 };
-        self.plan(Born::Launched, None, kept, rules, 0, self.terms())
+        let users = if self.offered.private_users { OF_A_BASE } else { 0 };
+        let plan = self.plan(Born::Launched, None, users, rules, 0, self.terms());
+        if !self.has_pids() {
+            return plan;
+        }
+        // Nobody in a Landlock domain may mount, and what it starts is to have a `/proc` of its own. Its root says the same
+        // about files, and it runs nobody's code.
+        let domain = plan.landlock.map(|domain| Domain {
+            handled_files: 0,
+            handled_network: 0,
+            scoped: 0,
+            own_proc: 0,
+            ..domain
+        });
+        let admin = if self.offered.only_in_user_namespaces { 0 } else { OF_A_BASE_OF_NAMESPACES };
+        let filter = seccomp::with_nesting(self.terms());
+        let seccomp = if self.offered.seccomp { seccomp::compile(&filter) } else { Vec::new() };
+        Plan { landlock: domain, capabilities: users | admin, seccomp, ..plan }
     }
 
     /// A zygote of one tree: forked from a base, before it loads anything. `runs` is the folder of its workers' folders.
@@ -179,7 +207,14 @@ impl Policy {
         rules.push(needed(tree, RUN));
         rules.push(needed(runs, OWN));
         rules.push(optional(Path::new("/proc"), READ));
-        self.plan(Born::Forked, user, 0, rules, 0, self.terms())
+        let plan = self.plan(Born::Forked, user, 0, rules, 0, self.terms());
+        // Its workers are its user's, too.
+        let plan = Plan { tasks: plan.tasks.map(|tasks| tasks.saturating_mul(CALLS_OF_A_TREE)), ..plan };
+        if !self.has_pids() {
+            return plan;
+        }
+        let own = if self.offered.only_in_user_namespaces { USER_NAMESPACE } else { 0 };
+        Plan { namespaces: own | MOUNT_NAMESPACE | PID_NAMESPACE, ..plan }
     }
 
     /// npm's first phase: nobody's code runs in it.
@@ -211,7 +246,8 @@ impl Policy {
         let plan = self.plan(Born::Launched, user, 0, rules, READ, terms);
         if places.reads_all {
             // There is no root to build where everything is in it.
-            return Plan { root: None, namespaces: plan.namespaces & !MOUNT_NAMESPACE, ..plan };
+            let namespaces = plan.namespaces & !(MOUNT_NAMESPACE | PID_NAMESPACE);
+            return Plan { root: None, namespaces, ..plan };
         }
         plan
     }
@@ -265,6 +301,10 @@ impl Policy {
         self.offered.mounts && self.offered.namespaces && self.offered.landlock_abi > 0
     }
 
+    fn has_pids(&self) -> bool {
+        self.offered.pids && self.has_root()
+    }
+
     fn namespaces(&self, terms: Terms) -> u32 {
         if !self.offered.namespaces {
             return 0;
@@ -272,7 +312,8 @@ impl Policy {
         let user = if self.offered.only_in_user_namespaces { USER_NAMESPACE } else { 0 };
         let network = if terms.no_network { NETWORK_NAMESPACE } else { 0 };
         let mounts = if self.has_root() { MOUNT_NAMESPACE } else { 0 };
-        user | network | mounts | IPC_NAMESPACE | UTS_NAMESPACE
+        let pids = if self.has_pids() { PID_NAMESPACE } else { 0 };
+        user | network | mounts | pids | IPC_NAMESPACE | UTS_NAMESPACE
     }
 
     fn plan(
@@ -294,14 +335,21 @@ impl Policy {
         };
         // A forked process has the filter, and the namespaces, of its zygote.
         let is_first = born == Born::Launched;
-        let filter = || seccomp::compile(&seccomp::rules(terms));
+        let rules = match born {
+            Born::Launched => seccomp::rules(terms),
+            // Its zygote was left what namespaces are made with.
+            Born::Forked if self.has_pids() => seccomp::without_nesting(terms),
+            Born::Forked => Vec::new(),
+        };
+        let filter = seccomp && !rules.is_empty();
         Plan {
             namespaces: if is_first { self.namespaces(terms) } else { 0 },
             root: (is_first && self.has_root()).then(|| text(&self.places.root)),
             identity: user.filter(|_| private_users),
+            tasks: user.filter(|_| private_users).map(|_| self.tasks),
             capabilities,
             landlock: (abi > 0).then_some(domain),
-            seccomp: if is_first && seccomp { filter() } else { Vec::new() },
+            seccomp: if filter { seccomp::compile(&rules) } else { Vec::new() },
         }
     }
 }
@@ -333,6 +381,7 @@ mod tests {
                 private_users,
                 namespaces: true,
                 mounts: true,
+                pids: true,
                 only_in_user_namespaces: !private_users,
             },
             places: Places {
@@ -345,6 +394,7 @@ mod tests {
                 root: "/tmp/store/hosts/1/empty".into(),
             },
             network,
+            tasks: 100,
         }
     }
 
@@ -360,12 +410,17 @@ mod tests {
 
     fn shown(plan: &Plan) -> String {
         let mut text = format!(
-            "  namespaces {:#x}, root {:?}, user {:?}, capabilities {:#x}, filter {}\n",
+            "  namespaces {:#x}, root {:?}, user {:?} (threads {:?}), capabilities {:#x}, filter {}\n",
             plan.namespaces,
             plan.root,
             plan.identity,
+            plan.tasks,
             plan.capabilities,
-            if plan.seccomp.is_empty() { "none" } else { "yes" },
+            match plan.seccomp.len() {
+                0 => "none",
+                1..20 => "of nesting",
+                _ => "yes",
+            },
         );
         if let Some(domain) = &plan.landlock {
             writeln!(
@@ -421,6 +476,31 @@ mod tests {
             policy(false, Network::Open).base_zygote(),
         ] {
             assert!(plan.encode().unwrap().len() < native_sandbox_confine::MAX_PLAN_BYTES / 2);
+        }
+    }
+
+    #[test]
+    fn without_pid_namespaces_a_base_zygote_is_in_a_domain_and_its_children_in_its_namespaces() {
+        let mut policy = policy(true, Network::Open);
+        policy.offered.pids = false;
+        let (base, tree) = (policy.base_zygote(), Path::new("/t"));
+        assert!(!base.is_nested() && !base.landlock.unwrap().is_empty());
+        assert_eq!(base.capabilities, OF_A_BASE);
+        let dependent = policy.dependent_zygote(Some(1), tree, tree);
+        assert_eq!((dependent.namespaces, dependent.seccomp.len()), (0, 0));
+        // And what needs another layer is not there without it.
+        policy.offered = Offered { pids: true, mounts: false, ..policy.offered };
+        assert!(!policy.base_zygote().is_nested());
+    }
+
+    #[test]
+    fn nothing_that_runs_the_code_of_others_may_make_namespaces() {
+        let own = own();
+        for policy in [policy(true, Network::Open), policy(false, Network::None)] {
+            let whole = policy.worker(None, run(&own), None).seccomp.len();
+            let rest = policy.forked_worker(None, run(&own), None).seccomp;
+            assert_eq!(rest, policy.dependent_zygote(None, Path::new("/t"), Path::new("/r")).seccomp);
+            assert!(!rest.is_empty() && policy.base_zygote().seccomp.len() < whole);
         }
     }
 

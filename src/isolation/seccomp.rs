@@ -292,6 +292,24 @@ pub(super) fn rules(terms: Terms) -> Vec<Rule> {
     rules
 }
 
+/// What a zygote needs to give its children namespaces and a `/proc` of their own.
+const NESTING: &[c_long] = &[libc::SYS_unshare, libc::SYS_mount];
+
+/// The table without what nesting needs: for a process that runs nobody's code, and whose children are all put under
+/// [`without_nesting`].
+pub(super) fn with_nesting(terms: Terms) -> Vec<Rule> {
+    let mut rules = rules(terms);
+    rules.retain(|rule| !NESTING.contains(&rule.call));
+    rules
+}
+
+/// The rest of the table.
+pub(super) fn without_nesting(terms: Terms) -> Vec<Rule> {
+    let mut rules = rules(terms);
+    rules.retain(|rule| NESTING.contains(&rule.call));
+    rules
+}
+
 /// Calls that change modes, owners, times and attributes of files, none of which Landlock guards.
 fn modes(modes: Modes) -> Vec<Rule> {
     const WHY: &str = "Landlock does not guard modes, owners, times and attributes of the user's files";
@@ -510,6 +528,15 @@ mod tests {
     }
 
     const EPERM: Option<i32> = Some(libc::EPERM);
+
+    #[test]
+    fn a_base_and_its_children_have_the_whole_table_between_them() {
+        let names = |rules: Vec<Rule>| rules.iter().map(|rule| rule.name).collect::<Vec<_>>();
+        let (base, rest) = (names(with_nesting(OPEN)), names(without_nesting(OPEN)));
+        assert_eq!(rest, ["SYS_mount", "SYS_unshare"]);
+        assert_eq!(base.len() + rest.len(), rules(OPEN).len());
+        assert!(!base.iter().any(|name| rest.contains(name)));
+    }
 
     #[test]
     fn each_rule_refuses_and_what_has_none_is_allowed() {

@@ -155,8 +155,14 @@ impl Ground {
 #[cfg(target_os = "linux")]
 impl Ground {
     /// From what was found, what is wanted, and where things are. `no_reach` is why another user could not get at what
-    /// a worker needs, if so.
-    pub fn new(survey: &Survey, network: Network, places: Places, no_reach: Option<String>) -> Self {
+    /// a worker needs, if so. `tasks`: threads that the user of one call may have.
+    pub fn new(
+        survey: &Survey,
+        network: Network,
+        places: Places,
+        no_reach: Option<String>,
+        tasks: u32,
+    ) -> Self {
         let mut survey = survey.clone();
         if let Some(reason) = no_reach.filter(|_| survey.offered.private_users) {
             survey.offered.private_users = false;
@@ -165,7 +171,7 @@ impl Ground {
         let mut layers = base_layers(survey.no_trial.as_deref());
         layers.extend(survey.confined_layers());
         layers.extend(survey.isolated_layers());
-        let policy = Policy { offered: survey.offered, places, network };
+        let policy = Policy { offered: survey.offered, places, network, tasks };
         let shield = Shield { policy: survey.no_trial.is_none().then_some(policy) };
         Self { shield: Arc::new(shield), report: Report::new(layers) }
     }

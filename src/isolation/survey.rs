@@ -30,7 +30,10 @@ const TRIAL_LIMIT: Duration = Duration::from_secs(10);
 const MAX_OUTCOME_BYTES: u64 = 4096;
 
 /// How often a trial is begun anew without what did not work.
-const MAX_TRIALS: usize = 6;
+const MAX_TRIALS: usize = 8;
+
+/// Threads of its user: a trial has one.
+const TRIAL_TASKS: u32 = 64;
 
 /// What was found.
 #[derive(Debug, Clone, Default)]
@@ -46,10 +49,11 @@ pub struct Survey {
     pub(super) no_users: Option<String>,
     pub(super) no_namespaces: Option<String>,
     pub(super) no_mounts: Option<String>,
+    pub(super) no_pids: Option<String>,
     /// Why nothing could be tried at all.
     pub(super) no_trial: Option<String>,
-    /// The inodes of the host's namespaces: network, shared memory, names.
-    pub(super) namespaces: [u64; 3],
+    /// The inodes of the host's namespaces: network, shared memory, names, processes.
+    pub(super) namespaces: [u64; 4],
     /// The host's user.
     pub(super) user: u64,
 }
@@ -97,11 +101,12 @@ impl Survey {
                 private_users: no_users.is_none(),
                 namespaces: true,
                 mounts: true,
+                pids: true,
                 only_in_user_namespaces: !rustix::process::geteuid().is_root(),
             },
             no_landlock,
             no_users,
-            namespaces: ["net", "ipc", "uts"].map(|name| {
+            namespaces: ["net", "ipc", "uts", "pid"].map(|name| {
                 fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |metadata| metadata.ino())
             }),
             user: rustix::process::getuid().as_raw().into(),
@@ -147,6 +152,11 @@ impl Survey {
                 self.offered.private_users = false;
                 self.no_users = why("the kernel refuses a change of the user");
             }
+            "PID namespace" | "mount of /proc" | "unshare" if self.offered.pids => {
+                self.offered.pids = false;
+                self.no_pids =
+                    why("the kernel, or the container, refuses a PID namespace with a /proc of its own");
+            }
             "mount" if self.offered.mounts => {
                 self.offered.mounts = false;
                 self.no_mounts = why("the kernel, or the container, refuses mounts");
@@ -173,7 +183,7 @@ impl Survey {
             root: folder.root.clone(),
             ..Places::default()
         };
-        let policy = Policy { offered: self.offered, places, network };
+        let policy = Policy { offered: self.offered, places, network, tasks: TRIAL_TASKS };
         let user = identity::draw().map_err(|error| Refused::Other(error.to_string()))?;
         let plan = policy.worker(Some(user), Run { dir: &folder.own, own }, None);
         let victim = i32::try_from(std::process::id()).unwrap_or(1);
@@ -315,10 +325,33 @@ impl Survey {
             mounts,
             own("ipcNamespace", Attempt::IpcNamespace, self.namespaces[1]),
             own("utsNamespace", Attempt::UtsNamespace, self.namespaces[2]),
-            Layer::off("pidNamespace", tier, NOT_YET, ""),
+            self.pid_namespace(enable),
+            Layer::off(
+                "diskQuota",
+                tier,
+                "not in this version: the disk space of a call is looked at while it runs",
+                "",
+            )
+            .optional(),
             Layer::off("controlGroup", tier, NOT_YET, "").optional(),
             Layer::off("metadataAddresses", tier, "closed with network: \"none\" only", "").optional(),
         ]
+    }
+
+    /// Of use with a `/proc` of one's own only, and so with a root of one's own.
+    fn pid_namespace(&self, enable: &str) -> Layer {
+        let refused =
+            [&self.no_trial, &self.no_pids, &self.no_namespaces, &self.no_mounts, &self.no_landlock];
+        let why = match (refused.into_iter().flatten().next(), self.open) {
+            (Some(why), _) => why.clone(),
+            (None, Some(open)) if open.get(Attempt::PidNamespace) != self.namespaces[3] => {
+                return Layer::on("pidNamespace", Tier::Isolated).but(
+                    "one for each worker that is started; one for all workers of a zygote that are forked, and one for each tree's zygote",
+                );
+            }
+            _ => "a trial had the host's".to_owned(),
+        };
+        Layer::off("pidNamespace", Tier::Isolated, why, enable)
     }
 
     fn private_user(&self, open: Outcomes) -> Layer {

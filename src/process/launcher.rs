@@ -139,6 +139,7 @@ impl LauncherSpawner {
 
     async fn start(&self, command: Command) -> Result<Started, SpawnError> {
         let program = command.program.display().to_string();
+        let keepers = command.confinement.as_ref().map_or(0, |plan| plan.keepers());
         // Never closed, so this only waits.
         let _turn = self.starting.acquire().await;
         let (host_ends, child_ends) = ends::make(command.channel, &program)?;
@@ -173,7 +174,7 @@ impl LauncherSpawner {
             }
         }
         unborn.defuse();
-        let process = Process::new(pid, control, watched);
+        let process = Process::new(pid, control, watched).kept_by(keepers);
         host_ends.started(process, &program)
     }
 }

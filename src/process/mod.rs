@@ -131,12 +131,13 @@ pub struct Process {
     control: Arc<dyn Control>,
     state: watch::Receiver<TreeState>,
     held: Option<Arc<()>>,
+    keepers: u32,
 }
 
 impl Process {
     /// Made by a [`Spawner`]; tests make their own.
     pub fn new(pid: u32, control: Arc<dyn Control>, state: watch::Receiver<TreeState>) -> Self {
-        Self { pid, control, state, held: None }
+        Self { pid, control, state, held: None, keepers: 0 }
     }
 
     /// Keeps `token` for as long as this lives: who gave it out can count what is in use.
@@ -149,9 +150,21 @@ impl Process {
         self.held = None;
     }
 
-    /// Process id in the host's PID namespace; valid until `gone`.
+    /// Process id in the host's PID namespace; valid until `gone`. 0 if it has none there.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Says how many of the tree's processes only keep its PID namespace.
+    #[must_use]
+    pub fn kept_by(mut self, keepers: u32) -> Self {
+        self.keepers = keepers;
+        self
+    }
+
+    /// How many of the tree's processes are nobody's but only keep its PID namespace.
+    pub fn keepers(&self) -> u32 {
+        self.keepers
     }
 
     /// See [`Control::terminate`].

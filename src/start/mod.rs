@@ -1,6 +1,7 @@
 //! The ladder: ways to get a worker, best first. Callers ask for a worker and are told on which rung it came.
 
 mod ladder;
+mod resolver;
 mod sizing;
 mod spawn;
 mod standby;

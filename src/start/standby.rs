@@ -7,7 +7,9 @@ use std::{
 };
 
 use super::{
-    Breed, Rung, ScriptSource, StartError, StockCounts, Worker, WorkerSpec, spawn,
+    Breed, Rung, ScriptSource, StartError, StockCounts, Worker, WorkerSpec,
+    resolver::Resolver,
+    spawn,
     stock::{Forge, Stock},
 };
 use crate::process::{BoxFuture, Spawner};
@@ -15,8 +17,9 @@ use crate::process::{BoxFuture, Spawner};
 /// The most kinds of workers that stocks are kept for; beyond it, all are dropped and begin anew.
 const MAX_STOCKS: usize = 16;
 
-/// What a stock is of: a breed, and the tree that its workers may read. That cannot be widened once they live.
-type Kind = (Arc<Breed>, Option<PathBuf>);
+/// What a stock is of: a breed, and what its workers may read, a tree and who knows the names of hosts. That cannot be widened
+/// once they live.
+type Kind = (Arc<Breed>, Option<PathBuf>, Resolver);
 
 /// The standby stocks of the process.
 pub(super) struct Standby {
@@ -35,7 +38,7 @@ impl Standby {
 
     /// Ends what is kept ready for a tree.
     pub(super) fn forget(&self, tree: &Path) {
-        let ended: Vec<_> = self.lock().extract_if(|(_, of), _| of.as_deref() == Some(tree)).collect();
+        let ended: Vec<_> = self.lock().extract_if(|(_, of, _), _| of.as_deref() == Some(tree)).collect();
         drop(ended); // outside of the lock
     }
 
@@ -55,11 +58,13 @@ impl Standby {
     }
 
     fn stock(&self, spec: &WorkerSpec) -> Arc<Stock> {
-        let kind = (Arc::clone(&spec.breed), spec.readable_tree().map(Path::to_path_buf));
+        let resolver = Resolver::now();
+        let kind = (Arc::clone(&spec.breed), spec.readable_tree().map(Path::to_path_buf), resolver);
         let mut stocks = self.lock();
         if let Some(stock) = stocks.get(&kind) {
             return Arc::clone(stock);
         }
+        stocks.retain(|(.., of), _| *of == resolver);
         if stocks.len() >= MAX_STOCKS {
             stocks.clear();
         }
@@ -78,7 +83,7 @@ struct Boots {
 
 impl Forge for Boots {
     fn make(&self) -> BoxFuture<'_, Result<Worker, StartError>> {
-        let (breed, tree) = &self.kind;
+        let (breed, tree, _) = &self.kind;
         Box::pin(spawn::boot(&*self.spawner, breed, &self.scripts, tree.as_deref(), Rung::Standby))
     }
 }

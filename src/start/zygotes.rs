@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{
-    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts, node_modules, spawn,
+    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts, node_modules,
+    resolver::Resolver,
+    spawn,
     stock::{Forge, Stock},
 };
 use crate::{
@@ -114,6 +116,8 @@ struct Makings {
     user: Option<u32>,
     /// The tree that they may read, dependents only.
     tree: Option<PathBuf>,
+    /// Who knows the names of hosts for them: a base may read no newer file, and its dependents have what it has.
+    resolver: Resolver,
 }
 
 impl Makings {
@@ -160,7 +164,9 @@ impl Nest {
     }
 
     fn is_worn(&self, now: Instant) -> bool {
-        self.client.forks() >= MAX_FORKS || now.saturating_duration_since(self.born) >= MAX_AGE
+        self.client.forks() >= MAX_FORKS
+            || now.saturating_duration_since(self.born) >= MAX_AGE
+            || self.makings.resolver != Resolver::now()
     }
 
     fn touch(&self) {
@@ -299,6 +305,8 @@ impl Zygotes {
 
     async fn boot_base(&self, breed: &Arc<Breed>, scripts: &ScriptSource) -> Result<Arc<Nest>, String> {
         let scripts = scripts.scripts().await?;
+        // Before it boots, so that a file that comes meanwhile is noticed.
+        let resolver = Resolver::now();
         let runs = breed.store.0.runs().map_err(|error| error.to_string())?;
         let mut env: Vec<_> =
             breed.boot_env.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -327,7 +335,7 @@ impl Zygotes {
         client.limit(breed.limits).await.map_err(|error| error.to_string())?;
         tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
         let client = Arc::new(client);
-        let makings = Makings { client, breed: Arc::clone(breed), runs, user: None, tree: None };
+        let makings = Makings { client, breed: Arc::clone(breed), runs, user: None, tree: None, resolver };
         Ok(Nest::new(makings, BTreeSet::new()))
     }
 
@@ -359,7 +367,8 @@ impl Zygotes {
                     );
                     let (client, breed) = (Arc::new(client), Arc::clone(&spec.breed));
                     let tree = Some(spec.tree.to_path_buf());
-                    return Ok(Nest::new(Makings { client, breed, runs, user, tree }, packages));
+                    let resolver = base.makings.resolver;
+                    return Ok(Nest::new(Makings { client, breed, runs, user, tree, resolver }, packages));
                 }
                 Err(ZygoteError::Refused { reason }) => reason,
                 Err(error) => return Err(error.to_string()),

@@ -38,6 +38,17 @@ impl Surroundings {
     /// `plan` is what it gives up: before any JavaScript of its own, and while it has one thread.
     /// Only in the child, right after the fork. An error is an errno; the child must then end.
     pub(crate) fn enter(&self, fds: &[OwnedFd], plan: Option<&Plan>) -> Result<(), c_int> {
+        let nested = plan.filter(|plan| plan.is_nested());
+        if let Some(plan) = nested {
+            // SAFETY: plain system calls on numbers.
+            if unsafe { libc::setsid() } < 0 {
+                return Err(sys::errno());
+            }
+            die_with(self.zygote)?;
+            // SAFETY: after a fork there is one thread.
+            unsafe { confine::nest(plan) }.map_err(|failed| told(&failed))?;
+            // From here on this is another process.
+        }
         // SAFETY: plain system calls on numbers.
         unsafe {
             if libc::setsid() < 0 || libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
@@ -50,19 +61,8 @@ impl Surroundings {
             // SAFETY: after a fork there is one thread.
             unsafe { confine::apply(plan) }.map_err(|failed| told(&failed))?;
         }
-        self.die_with_zygote()
-    }
-
-    /// Last, because another user's process loses it.
-    fn die_with_zygote(&self) -> Result<(), c_int> {
-        // SAFETY: plain system calls on numbers.
-        unsafe {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(sys::errno());
-            }
-            // A zygote that died before the prctl sends no signal any more.
-            if libc::getppid() == self.zygote { Ok(()) } else { Err(libc::ESRCH) }
-        }
+        // Last, because another user's process loses it. A parent outside of the PID namespace is 0 here.
+        die_with(if nested.is_some() { 0 } else { self.zygote })
     }
 
     /// `fds` go to 3, 1 and 2, `/dev/null` to what is left of 0 to 2, and on every number that the zygote uses above.
@@ -82,6 +82,18 @@ impl Surroundings {
             place(null, *fd, libc::O_CLOEXEC)?;
         }
         Ok(())
+    }
+}
+
+/// With the zygote, or with what stands between it and a PID namespace.
+fn die_with(parent: c_int) -> Result<(), c_int> {
+    // SAFETY: plain system calls on numbers.
+    unsafe {
+        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+            return Err(sys::errno());
+        }
+        // One that died before the prctl sends no signal any more.
+        if libc::getppid() == parent { Ok(()) } else { Err(libc::ESRCH) }
     }
 }
 

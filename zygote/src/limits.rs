@@ -33,10 +33,15 @@ impl Limits {
 
     /// Sets them for this process. Whether that worked: a worker must not run without them.
     pub(crate) fn set(&self) -> bool {
+        // SIGXCPU first, SIGKILL a second later.
+        self.set_for_loading() && set_limit(libc::RLIMIT_CPU, self.cpu_seconds, 1)
+    }
+
+    /// Sets those that what a zygote loads is held to as well: all but processor time, of which a zygote uses a little for each of
+    /// many calls. How long it may load is the host's to watch.
+    pub(crate) fn set_for_loading(&self) -> bool {
         set_limit(libc::RLIMIT_NOFILE, self.open_files, 0)
             && set_limit(libc::RLIMIT_FSIZE, self.file_size_bytes, 0)
-            // SIGXCPU first, SIGKILL a second later.
-            && set_limit(libc::RLIMIT_CPU, self.cpu_seconds, 1)
             && set_limit(libc::RLIMIT_DATA, self.data_bytes, 0)
     }
 }

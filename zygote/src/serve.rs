@@ -180,6 +180,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
         }
         libc::getpid()
     };
+    sys::end_others();
     memory::share_with_children();
     memory::collapse();
     wait_for_threads()?;
@@ -196,13 +197,17 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
     flush_streams();
     let Child { mut role, plan, fds } = zygote.run();
-    if let Role::Worker { warm, .. } = &mut role {
-        let pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
-        pages.take();
-        *warm = !pages.is_empty();
-        if !zygote.limits.set() {
-            sys::end(CANNOT_START_STATUS);
+    let limited = match &mut role {
+        Role::Worker { warm, .. } => {
+            let pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+            pages.take();
+            *warm = !pages.is_empty();
+            zygote.limits.set()
         }
+        Role::Zygote { .. } => zygote.limits.set_for_loading(),
+    };
+    if !limited {
+        sys::end(CANNOT_START_STATUS);
     }
     match zygote.surroundings.enter(&fds, plan.as_ref()) {
         Ok(()) if restart() => {
@@ -218,7 +223,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
 /// Tells the host that this process is no zygote, and why, and ends it.
 pub(crate) fn refuse(control: RawFd, payload: Vec<u8>) -> ! {
     // An error would only say that nobody is there to be told.
-    let _ = sys::send(control, &Report::Refused { payload }.encode(), 0);
+    let _ = sys::send(control, &Report::Refused { payload }.encode(false), None, 0);
     sys::end(1)
 }
 
@@ -230,24 +235,27 @@ pub(crate) fn flush_streams() {
 
 struct Control {
     socket: RawFd,
-    queue: VecDeque<Vec<u8>>,
+    /// Packets, and what goes beside them.
+    queue: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     closed: bool,
 }
 
 impl Control {
     fn send(&mut self, report: &Report) {
+        let beside = report.pid().and_then(sys::pidfd);
         if self.queue.len() >= MAX_QUEUED_REPORTS {
             self.closed = true;
         }
         if !self.closed {
-            self.queue.push_back(report.encode());
+            self.queue.push_back((report.encode(beside.is_some()), beside));
             self.flush();
         }
     }
 
     fn flush(&mut self) {
-        while let Some(packet) = self.queue.front() {
-            match sys::send(self.socket, packet, libc::MSG_DONTWAIT) {
+        while let Some((packet, beside)) = self.queue.front() {
+            let beside = beside.as_ref().map(AsRawFd::as_raw_fd);
+            match sys::send(self.socket, packet, beside, libc::MSG_DONTWAIT) {
                 Ok(true) => drop(self.queue.pop_front()),
                 Ok(false) => return,
                 Err(_) => {

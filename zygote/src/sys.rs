@@ -14,6 +14,10 @@ use crate::wire::{MAX_FDS, MAX_PAYLOAD_BYTES, REQUEST_HEAD_BYTES};
 #[expect(clippy::cast_possible_truncation, reason = "a few small numbers")]
 const FDS_BYTES: u32 = (MAX_FDS * mem::size_of::<RawFd>()) as u32;
 
+/// The same of one.
+#[expect(clippy::cast_possible_truncation, reason = "a small number")]
+const FD_BYTES: u32 = mem::size_of::<RawFd>() as u32;
+
 /// Room for the descriptors beside a packet, with the alignment the kernel's header wants.
 #[repr(C, align(8))]
 struct Ancillary([u8; 64]);
@@ -89,17 +93,43 @@ unsafe fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     fds
 }
 
-/// Sends one packet without waiting. `Ok(false)`: there is no room for now.
-pub(crate) fn send(socket: RawFd, packet: &[u8], flags: c_int) -> io::Result<bool> {
-    // SAFETY: reads the slice.
-    let sent =
-        unsafe { libc::send(socket, packet.as_ptr().cast(), packet.len(), flags | libc::MSG_NOSIGNAL) };
+/// Sends one packet, with a descriptor beside it if there is one. `Ok(false)`: there is no room for now.
+pub(crate) fn send(socket: RawFd, packet: &[u8], beside: Option<RawFd>, flags: c_int) -> io::Result<bool> {
+    let mut room = Ancillary([0; 64]);
+    let mut part = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
+    // SAFETY: an all-zero msghdr is a valid empty one; it then points to locals that outlive the call and to the slice, which is
+    // only read; the one header is written by libc's own macros into room that is large enough.
+    let sent = unsafe {
+        let mut message: libc::msghdr = mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if let Some(fd) = beside {
+            message.msg_control = room.0.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(FD_BYTES) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(FD_BYTES) as _;
+            libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd);
+        }
+        libc::sendmsg(socket, &raw const message, flags | libc::MSG_NOSIGNAL)
+    };
     if sent >= 0 {
         return Ok(true);
     }
     match errno() {
         libc::EAGAIN | libc::EINTR | libc::ENOBUFS => Ok(false),
         other => Err(io::Error::from_raw_os_error(other)),
+    }
+}
+
+/// A descriptor of a child that was not reaped, or of this process: who gets it can tell its number in another PID namespace.
+/// `None` before Linux 5.3, where there is no namespace to be told from either.
+pub(crate) fn pidfd(pid: i32) -> Option<OwnedFd> {
+    // SAFETY: gives a new descriptor, owned here at once.
+    unsafe {
+        let fd = RawFd::try_from(libc::syscall(libc::SYS_pidfd_open, pid, 0)).ok().filter(|fd| *fd >= 0)?;
+        Some(OwnedFd::from_raw_fd(fd))
     }
 }
 
@@ -201,6 +231,18 @@ pub(crate) fn signal_child(child: i32, signal: c_int) {
         unsafe {
             libc::kill(-child, signal);
             libc::kill(child, signal);
+        }
+    }
+}
+
+/// Ends every other process of the PID namespace that this one is the first program of, so that nothing which a package
+/// started while it was loaded is there with the workers. Elsewhere others live in the namespace: nothing is done.
+pub(crate) fn end_others() {
+    // SAFETY: take no memory. A parent of 0 is outside of the namespace, and there is one such process besides its init, which
+    // is not reached.
+    unsafe {
+        if libc::getppid() == 0 {
+            libc::kill(-1, libc::SIGKILL);
         }
     }
 }

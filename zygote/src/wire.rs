@@ -15,6 +15,9 @@
 //! A plan, what the child gives up before it goes on, is a `u32` length and as many bytes, encoded by the crate
 //! `native-sandbox-confine`; the length 0 means none.
 //!
+//! A report about a process has a pidfd of it beside it, and 0 for its id: host and zygote may be in different PID
+//! namespaces. Where there are no pidfds, it has the id.
+//!
 //! | report | kind | value | payload |
 //! | --- | --- | --- | --- |
 //! | `READY` | 16 | own process id | JSON from `zygote.cjs` |
@@ -29,7 +32,7 @@ use native_sandbox_confine::Plan;
 use crate::limits::Limits;
 
 /// Version of this layout, told with every report.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Length of a request without its payload.
 pub(crate) const REQUEST_HEAD_BYTES: usize = 16;
@@ -110,11 +113,19 @@ pub(crate) enum Report {
 }
 
 impl Report {
-    /// The packet.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// The process that it is about, if there is one.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        match *self {
+            Self::Ready { pid, .. } | Self::Forked { pid, .. } => Some(pid),
+            _ => None,
+        }
+    }
+
+    /// The packet. `is_named`: a pidfd goes beside it.
+    pub(crate) fn encode(&self, is_named: bool) -> Vec<u8> {
         let (kind, value, id) = match *self {
-            Self::Ready { pid, .. } => (16, pid, 0),
-            Self::Forked { id, pid } => (17, pid, id),
+            Self::Ready { pid, .. } => (16, if is_named { 0 } else { pid }, 0),
+            Self::Forked { id, pid } => (17, if is_named { 0 } else { pid }, id),
             Self::ForkFailed { id, errno } => (18, errno, id),
             Self::Exited { id, status, .. } => (19, status, id),
             Self::Gone { id } => (20, 0, id),
@@ -214,7 +225,7 @@ mod tests {
     #[test]
     fn a_report_has_its_fields_where_the_table_says() {
         let report = Report::Exited { id: 2, status: 3 << 8, cpu_us: 4, max_rss_kib: 5, left_behind: true };
-        let packet = report.encode();
+        let packet = report.encode(false);
         assert_eq!(packet.len(), REPORT_HEAD_BYTES);
         assert_eq!(packet[..4], [19, 1, 0, 0]);
         assert_eq!(packet[4..8], (3_i32 << 8).to_le_bytes());
@@ -226,8 +237,18 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_is_named_otherwise_has_no_number() {
+        for report in [Report::Forked { id: 1, pid: 7 }, Report::Ready { pid: 7, payload: b"{}".to_vec() }] {
+            assert_eq!(report.pid(), Some(7));
+            assert_eq!(report.encode(false)[4..8], 7_i32.to_le_bytes());
+            assert_eq!(report.encode(true)[4..8], [0; 4]);
+        }
+        assert_eq!(Report::Gone { id: 1 }.pid(), None);
+    }
+
+    #[test]
     fn a_payload_is_cut_at_its_limit() {
-        let packet = Report::Refused { payload: vec![b'x'; MAX_PAYLOAD_BYTES + 1] }.encode();
+        let packet = Report::Refused { payload: vec![b'x'; MAX_PAYLOAD_BYTES + 1] }.encode(false);
         assert_eq!(packet.len(), REPORT_HEAD_BYTES + MAX_PAYLOAD_BYTES);
     }
 }

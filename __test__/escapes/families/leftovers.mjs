@@ -141,6 +141,18 @@ export default [
     escaped: stays,
   },
   {
+    id: 'leftovers/load-daemon-of-child',
+    what: 'leaves a process from a package that is loaded, by a child that is over by then',
+    from: 'isolated',
+    layer: 'pidNamespace',
+    module: (world) => {
+      const left = `['-e', 'setTimeout(() => {}, 60000)', '${world.marker}']`;
+      const code = `require('node:child_process').spawn(process.execPath, ${left}, { detached: true, stdio: 'ignore' }).unref()`;
+      require('node:child_process').execFileSync(process.execPath, ['-e', code], { stdio: 'ignore' });
+    },
+    escaped: stays,
+  },
+  {
     id: 'leftovers/files',
     what: 'leaves files in its folder',
     layer: 'runFolder',

@@ -126,6 +126,24 @@ export default [
     escaped: ({ text }) => text.includes('"gave":') && 'the command line is read',
   },
   {
+    id: 'vehicles/dependency-command-lines',
+    what: 'reads the command lines of all processes from a package while that is loaded',
+    from: 'isolated',
+    layer: 'pidNamespace',
+    module: () => {
+      const fs = require('node:fs');
+      const pids = fs.readdirSync('/proc').filter((name) => /^\d+$/.test(name));
+      return pids.map((pid) => {
+        try {
+          return fs.readFileSync(`/proc/${pid}/cmdline`, 'latin1').replaceAll('\0', ' ');
+        } catch (error) {
+          return error.code;
+        }
+      });
+    },
+    escaped: ({ text }) => text.includes('escapes/server.mjs') && 'the command line of the host is among them',
+  },
+  {
     id: 'vehicles/dependency-trees',
     what: "reads another tenant's package from a package while that is loaded",
     module: (world) =>

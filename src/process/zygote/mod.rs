@@ -7,9 +7,10 @@ mod wire;
 
 use std::{
     collections::HashMap,
-    io::{self, IoSlice},
+    fs,
+    io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -19,8 +20,9 @@ use std::{
 
 use native_sandbox_confine::Plan;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
-    SocketType, recv, sendmsg, shutdown, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
+    socketpair,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -314,6 +316,25 @@ fn send_now(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io
     Ok(())
 }
 
+fn receive_now(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let size = recvmsg(socket, &mut [IoSliceMut::new(packet)], &mut beside, flags)?.bytes;
+    let named = beside.drain().find_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok((size, named))
+}
+
+/// The number that the process of a pidfd has here; 0 where it has none, or has ended.
+fn number_of(pidfd: &OwnedFd) -> u32 {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap_or_default();
+    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"));
+    number.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+}
+
 struct ChildControl {
     id: u64,
     link: Arc<Link>,
@@ -359,7 +380,7 @@ impl Reader {
         loop {
             tokio::select! {
                 report = self.next(&mut packet) => match report {
-                    Some(report) => self.take(report),
+                    Some((report, named)) => self.take(report, named.as_ref()),
                     None => break,
                 },
                 _ = look.tick(), if self.is_needed() => self.pid.into_iter().for_each(sys::resume_if_stopped),
@@ -381,16 +402,14 @@ impl Reader {
         !self.children.lock().unwrap_or_else(PoisonError::into_inner).by_id.is_empty()
     }
 
-    /// `None` when the zygote is gone or not to be understood.
-    async fn next(&self, packet: &mut [u8]) -> Option<Report> {
+    /// A report, and a pidfd of the process that it is about. `None` when the zygote is gone or not to be understood.
+    async fn next(&self, packet: &mut [u8]) -> Option<(Report, Option<OwnedFd>)> {
         loop {
             let mut ready = self.socket.readable().await.ok()?;
-            let received = ready.try_io(|socket| {
-                let (_, size) = recv(socket, &mut *packet, RecvFlags::DONTWAIT)?;
-                Ok(size)
-            });
-            match received {
-                Ok(Ok(size)) if size > 0 => return wire::decode(&packet[..size]),
+            match ready.try_io(|socket| receive_now(socket.as_fd(), packet)) {
+                Ok(Ok((size, named))) if size > 0 => {
+                    return wire::decode(&packet[..size]).map(|report| (report, named));
+                }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(_) => return None,
                 Err(_not_yet) => {}
@@ -398,12 +417,13 @@ impl Reader {
         }
     }
 
-    fn take(&mut self, report: Report) {
+    fn take(&mut self, report: Report, named: Option<&OwnedFd>) {
+        let named = named.map(number_of);
         let text = |payload: Vec<u8>| String::from_utf8_lossy(&payload).into_owned();
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         match report {
             Report::Ready { pid, payload } => {
-                self.pid = Some(pid);
+                self.pid = named.map_or(Some(pid), |named| i32::try_from(named).ok()).filter(|pid| *pid > 0);
                 if let Some(ready) = self.ready.take() {
                     let _ = ready.send(Ok(text(payload)));
                 }
@@ -415,7 +435,7 @@ impl Reader {
             }
             Report::Forked { id, pid } => {
                 if let Some(forked) = children.by_id.get_mut(&id).and_then(|child| child.forked.take()) {
-                    let _ = forked.send(Ok(pid));
+                    let _ = forked.send(Ok(named.unwrap_or(pid)));
                 }
             }
             Report::ForkFailed { id, errno } => {

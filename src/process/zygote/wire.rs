@@ -3,7 +3,7 @@
 use super::super::{ExitStatus, Limits};
 
 /// Version of the layout that this side speaks.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Largest payload of either direction.
 pub(super) const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
@@ -65,7 +65,7 @@ fn with_plan(plan: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
     Some([length.as_slice(), plan, rest].concat())
 }
 
-/// What a zygote tells.
+/// What a zygote tells. A process id is that of the zygote's PID namespace, and 0 where a pidfd goes beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Report {
     /// It serves.

@@ -71,7 +71,7 @@ impl Report {
         let number = |at: usize| u64::from_le_bytes(packet[at..at + 8].try_into().unwrap());
         let payload = packet[40..].to_vec();
         assert_eq!(packet[32..36], u32::try_from(payload.len()).unwrap().to_le_bytes());
-        assert_eq!(packet[36..40], 2_u32.to_le_bytes());
+        assert_eq!(packet[36..40], 3_u32.to_le_bytes());
         Self {
             kind: packet[0],
             left_behind: packet[1] == 1,
@@ -331,9 +331,34 @@ fn send(socket: &OwnedFd, packet: &[u8], fds: &[RawFd]) {
 /// `None` when the zygote is gone.
 fn receive(socket: &OwnedFd) -> Option<Report> {
     let mut packet = vec![0_u8; 128 * 1024];
-    // SAFETY: writes into the buffer.
-    let size = unsafe { libc::recv(socket.as_raw_fd(), packet.as_mut_ptr().cast(), packet.len(), 0) };
+    let mut part = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
+    let mut room = [0_u64; 8];
+    // SAFETY: writes into the buffers; a descriptor in the header is new and owned here at once.
+    let (size, pidfd) = unsafe {
+        let mut message: libc::msghdr = mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = room.as_mut_ptr().cast();
+        message.msg_controllen = mem::size_of_val(&room) as _;
+        let size = libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC);
+        let header = if size > 0 { libc::CMSG_FIRSTHDR(&raw const message) } else { std::ptr::null_mut() };
+        let fd = (!header.is_null())
+            .then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()));
+        (size, fd)
+    };
     let error = io::Error::last_os_error();
     assert!(size >= 0 || error.raw_os_error() == Some(libc::ECONNRESET), "{error}");
-    (size > 0).then(|| Report::parse(&packet[..size.unsigned_abs()]))
+    let mut report = (size > 0).then(|| Report::parse(&packet[..size.unsigned_abs()]))?;
+    if let Some(pidfd) = pidfd {
+        assert_eq!(report.value, 0, "what is named by a pidfd has no number");
+        report.value = number_of(&pidfd);
+    }
+    Some(report)
+}
+
+/// The number of a pidfd's process; -1 once that was reaped.
+fn number_of(pidfd: &OwnedFd) -> i32 {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap();
+    let number = text.lines().find_map(|line| line.strip_prefix("Pid:")).unwrap();
+    number.trim().parse().unwrap()
 }

@@ -453,10 +453,11 @@ mod tests {
     fn what_the_process_used_is_told_beside_the_outcome() {
         let mut run = run();
         assert_eq!(run.used(), None);
-        let text = format!("{}{}", piece(18, '.', "[1]"), piece(26, '.', r#"{"cpuUs":7,"maxRssKib":9}"#));
+        let text =
+            format!("{}{}", piece(0, 18, '.', "[1]"), piece(1, 26, '.', r#"{"cpuUs":7,"maxRssKib":9}"#));
         assert_eq!(all(&mut run, &text).settled, Some(Ok(Some("[1]".to_owned()))));
         assert_eq!(run.used(), Some(Used { cpu_us: 7, max_rss_kib: 9 }));
-        all(&mut run, &piece(26, '.', "spoilt"));
+        all(&mut run, &piece(2, 26, '.', "spoilt"));
         assert_eq!(run.used(), None);
     }
 

@@ -17,16 +17,27 @@ const { values: options } = parseArgs({ options: { full: { type: 'boolean', defa
 
 /** The Node that everything runs on; the one that runs this script gets the shared cases as a smoke test. */
 const MAIN_NODE = '22';
-const nodeFolder = join(ROOT, 'target', `node-${MAIN_NODE}`);
+/** Others that all rungs are tried on; all suites with --full. */
+const OTHER_NODES = ['24', '26'];
 /** Where the packages are that the suites of one folder install. */
 const packages = join(ROOT, 'target', 'packages');
-const mainNode = join(nodeFolder, 'node_modules', 'node', 'bin', process.platform === 'win32' ? 'node.exe' : 'node');
+const mainNode = nodeOf(MAIN_NODE);
 
-function installMainNode() {
-  if (existsSync(mainNode)) return;
-  mkdirSync(nodeFolder, { recursive: true });
-  writeFileSync(join(nodeFolder, 'package.json'), '{ "private": true }');
-  sh('npm', ['install', '--no-audit', '--no-fund', `node@${MAIN_NODE}`], { cwd: nodeFolder });
+function folderOfNode(version) {
+  return join(ROOT, 'target', `node-${version}`);
+}
+
+function nodeOf(version) {
+  const name = process.platform === 'win32' ? 'node.exe' : 'node';
+  return join(folderOfNode(version), 'node_modules', 'node', 'bin', name);
+}
+
+function installNode(version) {
+  if (existsSync(nodeOf(version))) return;
+  const folder = folderOfNode(version);
+  mkdirSync(folder, { recursive: true });
+  writeFileSync(join(folder, 'package.json'), '{ "private": true }');
+  sh('npm', ['install', '--no-audit', '--no-fund', `node@${version}`], { cwd: folder });
 }
 
 /**
@@ -132,7 +143,7 @@ function hostTriple() {
 
 const steps = [
   ['install the development dependencies', installIfNeeded],
-  [`install Node ${MAIN_NODE}`, installMainNode],
+  ...[MAIN_NODE, ...OTHER_NODES].map((version) => [`install Node ${version}`, () => installNode(version)]),
   ['cargo fmt', () => sh('cargo', ['fmt', '--all', '--check'], { hint: 'Mend it with: npm run format' })],
   [
     'biome',
@@ -149,6 +160,14 @@ const steps = [
   ],
   ...buildSteps({ debug: true, target }),
   [`node tests on Node ${MAIN_NODE}`, () => nodeTests((name) => !SUITES.includes(folderOf(name)))],
+  ...OTHER_NODES.map((version) => [
+    options.full ? `node tests on Node ${version}` : `the rungs on Node ${version}`,
+    () =>
+      nodeTests(
+        (name) => (options.full ? !SUITES.includes(folderOf(name)) : name === 'rungs.test.mjs'),
+        nodeOf(version)
+      ),
+  ]),
   [
     `the flag on Node ${process.versions.node}`,
     () => nodeTests((name) => name === 'register.test.mjs', process.execPath),

@@ -13,13 +13,14 @@ use std::ffi::{c_int, c_void};
 /// Nothing that large is a chunk of V8's heap: the range for code, which has to be near the program, and those of WebAssembly.
 const MAX_CHUNK_BYTES: usize = 16 * 1024 * 1024;
 
-/// Whether this reserves a chunk of V8's heap at an address that it would only like to have.
+/// Whether this asks for a chunk of V8's heap, at an address that it would only like to have. Node 22 reserves it first, Node 24 takes
+/// it at once.
 fn is_chunk(hint: *mut c_void, length: usize, protection: c_int, flags: c_int) -> bool {
     const WANTED: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     !hint.is_null()
         && length <= MAX_CHUNK_BYTES
-        && protection == libc::PROT_NONE
+        && protection & libc::PROT_EXEC == 0
         && flags & WANTED == WANTED
         && !is_fixed
 }
@@ -100,6 +101,7 @@ mod tests {
         let chunk = |length, protection, flags| is_chunk(hint, length, protection, flags);
         assert!(chunk(508 * 1024, libc::PROT_NONE, flags));
         assert!(chunk(508 * 1024, libc::PROT_NONE, flags | libc::MAP_NORESERVE));
+        assert!(chunk(508 * 1024, libc::PROT_READ | libc::PROT_WRITE, flags));
         assert!(
             !chunk(508 * 1024, libc::PROT_NONE, flags | libc::MAP_FIXED),
             "an address that is insisted on"
@@ -109,7 +111,7 @@ mod tests {
             "and one without replacing"
         );
         assert!(!chunk(128 * 1024 * 1024, libc::PROT_NONE, flags), "the range for code");
-        assert!(!chunk(4096, libc::PROT_READ, flags), "memory to be used at once");
+        assert!(!chunk(4096, libc::PROT_READ | libc::PROT_EXEC, flags), "code");
         assert!(!chunk(4096, libc::PROT_NONE, libc::MAP_PRIVATE), "a file");
         assert!(!is_chunk(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags), "no address");
     }

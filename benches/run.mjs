@@ -21,6 +21,7 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
+import { writeRefusing } from '../__test__/escapes/refusal.mjs';
 import { Host } from '../cli/bench/hosts.mjs';
 import { latencies } from '../cli/bench/svg.mjs';
 import { buildSteps } from '../scripts/build.mjs';
@@ -66,6 +67,12 @@ function chosen({ only, full }) {
 }
 
 /** What the rows measure with. */
+function refusing(folder, refused, command, variables) {
+  const program = join(folder, 'refusing');
+  writeRefusing(program, refused, command, variables);
+  return [program];
+}
+
 class Bench {
   faults = [];
   about;
@@ -109,14 +116,15 @@ class Bench {
     return folder;
   }
 
-  /** `refused`: see `Host.start`. What such a host says about itself does not count as this machine's. */
+  /** `refused`: what of the kernel's help is refused to it. What such a host says about itself does not count as this machine's. */
   start(side, { env = {}, folder = this.folder(side), refused } = {}) {
     const forced = side === 'ours' && this.#start ? { AGENTS_FUNCTION_TOOL_SANDBOX_START: this.#start } : {};
     const text = Object.fromEntries(
       Object.entries({ ...env, ...forced }).map(([name, value]) => [name, String(value)])
     );
     const onEnd = side === 'ours' && !refused ? (about) => this.#told(about) : undefined;
-    return Host.start({ side, file: this.#files[side], node: this.node.path, folder, env: text, refused, onEnd });
+    const through = refused ? (command, variables) => refusing(folder, refused, command, variables) : undefined;
+    return Host.start({ side, file: this.#files[side], node: this.node.path, folder, env: text, through, onEnd });
   }
 
   /** Notes what a host of ours says about itself at its end. */

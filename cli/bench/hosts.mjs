@@ -5,7 +5,6 @@ import { mkdirSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { writeRefusing } from '../__test__/escapes/refusal.mjs';
 
 const HOST = fileURLToPath(new URL('host.mjs', import.meta.url));
 
@@ -33,20 +32,18 @@ export class Host {
   #closed;
   #onEnd;
 
-  /** `refused`: what of the kernel's help is refused to it. @returns {Promise<Host>} once the side is loaded */
-  static async start({ side, file, node, folder, env, refused, onEnd }) {
-    const host = new Host(side, file, node, folder, env, refused);
+  /** `through` makes another command of the one that starts the host. @returns {Promise<Host>} once the side is loaded */
+  static async start({ side, file, node, folder, env, through, onEnd }) {
+    const host = new Host(side, file, node, folder, env, through);
     host.#onEnd = onEnd;
     Object.assign(host, await host.ask('ready'));
     return host;
   }
 
-  constructor(side, file, node, folder, env, refused) {
+  constructor(side, file, node, folder, env, through = (command) => command) {
     this.side = side;
     const variables = environment(node, folder, env);
-    const command = [node, HOST, side, file];
-    const [program, ...args] = refused ? [join(folder, 'refusing')] : command;
-    if (refused) writeRefusing(program, refused, command, variables);
+    const [program, ...args] = through([node, HOST, side, file], variables);
     const child = spawn(program, args, {
       cwd: folder,
       env: variables,

@@ -49,10 +49,22 @@ function resolvedOrNothing(act) {
   }
 }
 
+/** Why `act` fails, if it does. */
+function refused(act) {
+  try {
+    act();
+    return undefined;
+  } catch (error) {
+    return String(error?.message ?? error);
+  }
+}
+
 function register() {
   if (typeof module_.registerHooks === 'function') {
-    module_.registerHooks({ resolve });
-    hooked('registerHooks');
+    // Vitest's pools of vm contexts have it, and refuse it.
+    const refusal = refused(() => module_.registerHooks({ resolve }));
+    if (refusal) complain(`this host refuses module hooks (${refusal}): the original stays in its place.`);
+    else hooked('registerHooks');
     return;
   }
   if (typeof module_.register !== 'function') {

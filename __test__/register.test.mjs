@@ -216,6 +216,18 @@ test('a host without hooks starts, and says that nothing is swapped', async () =
   assert.match(err, /^native-sandbox-executor: this host has no module hooks/);
 });
 
+test('a host that refuses hooks starts, and says that nothing is swapped', async () => {
+  write(
+    join(project, 'refusing-hooks.cjs'),
+    "const m = require('node:module'); m.registerHooks = () => { throw new Error('not in here'); };"
+  );
+  const script = "import { swapReport } from 'native-sandbox-executor'; console.log(JSON.stringify(swapReport()));";
+  const { code, out, err } = await node(['--require', './refusing-hooks.cjs', '--require', REGISTER], { script });
+  assert.equal(code, 0, err);
+  assert.deepEqual(JSON.parse(out), { swapped: false, hook: 'none', modules: [] });
+  assert.match(err, /^native-sandbox-executor: this host refuses module hooks \(not in here\)/);
+});
+
 test('an import in the program serves what is loaded after it', async () => {
   const { load } = { load: pathToFileURL(agents.chunk).href };
   const script = `

@@ -14,7 +14,8 @@ const NAME = `${require('../package.json').name}/register`;
 function isOurs(module) {
   if (module === NAME) return true;
   try {
-    const path = module.startsWith('file:') ? fileURLToPath(module) : resolve(module);
+    // As Node does for `--require`: the ending may be left out.
+    const path = module.startsWith('file:') ? fileURLToPath(module) : require.resolve(resolve(module));
     return realpathSync(path) === realpathSync(REGISTER);
   } catch {
     return false;

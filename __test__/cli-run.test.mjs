@@ -1,9 +1,11 @@
 // `run`: a function from a file, in a process as users start it.
 
 import assert from 'node:assert/strict';
-import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { cli, ESC } from './cli.mjs';
 import { gone, LINUX, newMarker, ownWorld } from './helpers.mjs';
 import { useRegistry } from './registry.mjs';
@@ -43,6 +45,19 @@ test('the end of the name tells the runtime', async () => {
     assert.deepEqual([code, out], [0, '2\n'], err);
   }
   assert.deepEqual((await ran('module.mjs', 'export default () => "module"')).out, '"module"\n');
+});
+
+test('readers that go away change neither the exit code nor the result', { skip: !LINUX && 'needs a shell' }, () => {
+  const main = fileURLToPath(new URL('../cli/main.mjs', import.meta.url));
+  const shell = (redirected) => {
+    const command = `set -o pipefail; '${process.execPath}' '${main}' run ${redirected}`;
+    return spawnSync('bash', ['-c', command], { cwd: folder, encoding: 'utf8' });
+  };
+  writeFileSync(join(folder, 'circular.js'), '() => { const a = {}; a.a = a; return a; }');
+  assert.equal(shell('circular.js --json 2>/dev/null | true').status, 1);
+  writeFileSync(join(folder, 'chatty.js'), '() => { console.error("x".repeat(1e5)); return [1]; }');
+  assert.equal(shell('chatty.js 2>&1 >chatty.out | true').status, 0);
+  assert.equal(readFileSync(join(folder, 'chatty.out'), 'utf8'), '[\n  1\n]\n');
 });
 
 test('no result is no output', async () => {

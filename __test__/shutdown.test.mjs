@@ -107,6 +107,14 @@ test('a deadline is a number from 0 on', async () => {
   }
   assert.throws(() => gracefulShutdown({ signals: ['term'] }), { code: 'INVALID_CONFIG' });
   assert.throws(() => gracefulShutdown({ before: 1 }), { code: 'INVALID_CONFIG' });
+  assert.throws(() => gracefulShutdown(5), { code: 'INVALID_CONFIG' });
+  const listeners = process.listenerCount('SIGTERM');
+  assert.throws(() => gracefulShutdown({ signals: ['SIGTERM', 'SIGKILL'] }), { code: 'INVALID_CONFIG' });
+  assert.equal(process.listenerCount('SIGTERM'), listeners);
+  const undo = gracefulShutdown({ signals: ['SIGTERM', 'SIGTERM'] });
+  assert.equal(process.listenerCount('SIGTERM'), listeners + 1);
+  undo();
+  assert.equal(process.listenerCount('SIGTERM'), listeners);
   const count = process.listenerCount('SIGTERM');
   gracefulShutdown()();
   assert.equal(process.listenerCount('SIGTERM'), count);

@@ -195,6 +195,19 @@ describe('spans', LIMIT, () => {
   };
   const at = ([seconds, nanos]) => seconds * 1e3 + nanos / 1e6;
 
+  test('the step `run` is told when the host hears of the usage before the answer, too', async () => {
+    const pause = new Int32Array(new SharedArrayBuffer(4));
+    for (const code of ['() => 1', '() => process.exit(3)']) {
+      exporter.reset();
+      const call = run(code).catch(() => {});
+      // Everything of the call happens meanwhile, and is heard of at once.
+      setImmediate(() => Atomics.wait(pause, 0, 0, 300));
+      await call;
+      const found = await spans(5);
+      assert.equal(typeof found['sandbox.run'].attributes['native_sandbox_executor.exit.reason'], 'string', code);
+    }
+  });
+
   test('a call is a child of what is active in the caller, its steps are its children', async () => {
     const tracer = trace.getTracer('test');
     await tracer.startActiveSpan('caller', async (span) => {

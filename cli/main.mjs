@@ -83,8 +83,13 @@ function helpOf(name) {
   return `native-sandbox-executor${own} --help`;
 }
 
-// Whoever reads our output may have enough of it: `… | head`.
-process.stdout.on('error', ({ code }) => process.exit(code === 'EPIPE' ? 0 : EXIT_FAILED));
+// Whoever reads our output may have enough of it (`… | head`): the command goes on, and its exit code counts.
+process.stdout.on('error', ({ code, message }) => {
+  if (code === 'EPIPE') return;
+  process.stderr.write(`error: cannot write to stdout: ${message}\n`);
+  process.exit(EXIT_FAILED);
+});
+process.stderr.on('error', () => {});
 
 const terminal = new Terminal();
 const args = process.argv.slice(2);

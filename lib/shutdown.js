@@ -87,16 +87,27 @@ async function end(signal, deadlineMs, before) {
   process.exit(SIGNAL_EXIT_CODE_BASE + constants.signals[signal]);
 }
 
-function checked(options = {}) {
+/** The kernel lets nobody handle two of them. */
+const UNHANDLED = ['SIGKILL', 'SIGSTOP'];
+
+function isSignal(name) {
+  return Object.hasOwn(constants.signals, name) && !UNHANDLED.includes(name);
+}
+
+function checked(given) {
+  const options = given ?? {};
+  if (typeof options !== 'object') {
+    throw invalidConfig(`gracefulShutdown(): options must be an object, got ${kindOf(options)}`);
+  }
   const deadlineMs = deadlineOf('gracefulShutdown()', options) ?? DEFAULT_DEADLINE_MS;
   const { signals = DEFAULT_SIGNALS, before } = options;
-  if (!Array.isArray(signals) || !signals.every((signal) => Object.hasOwn(constants.signals, signal))) {
-    throw invalidConfig('gracefulShutdown(): signals must be an array of names of signals');
+  if (!Array.isArray(signals) || !signals.every(isSignal)) {
+    throw invalidConfig('gracefulShutdown(): signals must be an array of names of signals that can be handled');
   }
   if (before !== undefined && typeof before !== 'function') {
     throw invalidConfig(`gracefulShutdown(): before must be a function, got ${kindOf(before)}`);
   }
-  return { signals: [...signals], deadlineMs, before };
+  return { signals: [...new Set(signals)], deadlineMs, before };
 }
 
 /**

@@ -46,8 +46,9 @@ class CallSpans {
   #context;
   #call;
   #step;
-  /** The step `run` ends with what it used, which is known later. */
+  /** The step `run` ends with what it used, which is known later; sometimes before the answer is heard of. */
   #run;
+  #usage;
 
   constructor(found, toolId, provider) {
     this.#tracer = found;
@@ -82,8 +83,9 @@ class CallSpans {
     this.#step = undefined;
     if (reused !== undefined) span.setAttribute(`${OWN}.sandbox.reused`, reused);
     if (error) fail(span, error, this.#at(atMs));
-    if (step === 'run') this.#run = { span, atMs };
-    else span.end(this.#at(atMs));
+    if (step !== 'run') return span.end(this.#at(atMs));
+    this.#run = { span, atMs };
+    if (this.#usage) this.use(this.#usage);
   }
 
   /** The call is answered. */
@@ -96,8 +98,10 @@ class CallSpans {
   }
 
   /** Nothing of the call is left. */
-  use({ cpuMs, maxRssBytes, outputBytes, exit }) {
+  use(usage) {
+    this.#usage = usage;
     if (!this.#run) return;
+    const { cpuMs, maxRssBytes, outputBytes, exit } = usage;
     const { span, atMs } = this.#run;
     this.#run = undefined;
     const facts = {

@@ -39,6 +39,17 @@ const SHOWN = (body) => `async ({ marker }) => { process.title = marker; ${body}
 const STUBBORN = SHOWN(`process.on('SIGTERM', () => {}); setInterval(() => {}, 1000); await new Promise(() => {});`);
 const SOON = SHOWN(`await new Promise((done) => setTimeout(done, 400)); return 'done';`);
 
+test('of two cleanups the nearer deadline counts, and both wait for the end', LIMIT, async () => {
+  const factory = new (surface().SandboxExecutorFactory)();
+  const marker = newMarker();
+  const call = factory.executeFunctionTool('t', { marker }, tool(STUBBORN, { sandbox: { timeout: 30_000 } }));
+  await appears(marker);
+  const first = factory.cleanup();
+  const [, , error] = await Promise.all([first, factory.cleanup({ deadlineMs: 200 }), rejection(call)]);
+  assert.equal(error.code, 'CLEANED_UP');
+  await gone(marker);
+});
+
 for (const [place, sandbox] of [
   ['this machine', {}],
   ['a provider', { provider: 'folders' }],

@@ -20,6 +20,8 @@ class SandboxExecutorFactory {
   #nativeExecutor;
   /** By provider. */
   #executors = new Map();
+  /** Native executors whose calls a cleanup waits for, as keys. */
+  #leavingNatives = new Map();
   /** Those of former times that are being cleaned up. */
   #leaving;
   /** How many cleanups with a deadline are under way: they take no calls. */
@@ -83,6 +85,8 @@ class SandboxExecutorFactory {
     log(NAME, 'info', {}, 'Cleaning up sandbox executors');
     const executor = this.#nativeExecutor;
     this.#nativeExecutor = undefined;
+    // Those that an earlier cleanup waits for as well: this one may have a nearer deadline.
+    if (executor) mapSet(this.#leavingNatives, executor, true);
     const drain = this === SandboxExecutorFactory.#instance;
     const executors = this.#executors;
     this.#executors = new Map();
@@ -93,10 +97,15 @@ class SandboxExecutorFactory {
     });
     const leaving = allOf(others, this.#leaving);
     this.#leaving = leaving;
-    const native =
-      executor || drain ? cleanUp(executor ?? NativeSandboxExecutor.getInstance(), drain, deadlineMs) : undefined;
+    const natives = bareArray();
+    const clean = (one) => {
+      natives[natives.length] = cleanUp(one, drain, deadlineMs);
+    };
+    mapForEach(this.#leavingNatives, (_, one) => clean(one));
+    if (drain && natives.length === 0) clean(NativeSandboxExecutor.getInstance());
     try {
-      await native;
+      await allOf(natives);
+      mapDelete(this.#leavingNatives, executor);
     } finally {
       await leaving;
     }

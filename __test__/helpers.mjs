@@ -32,6 +32,19 @@ const require = createRequire(import.meta.url);
 /** Between two looks at something that has no event of its own. */
 const POLL_MS = 25;
 
+/** Tries again: the core's own threads go on to make folders until the process is gone, and `maxRetries` looks at one level only. */
+function removeWorld(root) {
+  const pause = new Int32Array(new SharedArrayBuffer(4));
+  for (let triesLeft = 60; ; triesLeft--) {
+    try {
+      return rmSync(root, { recursive: true, force: true });
+    } catch (error) {
+      if (triesLeft === 0) throw error;
+      Atomics.wait(pause, 0, 0, 50);
+    }
+  }
+}
+
 /**
  * A temp folder and a home of this process's own, so that what the package keeps on disk starts empty and can be
  * judged afterwards. To be called before the first call.
@@ -45,7 +58,7 @@ export function ownWorld() {
   for (const key of Object.keys(process.env)) {
     if (/^(npm_config_|XDG_|AGENTS_FUNCTION_TOOL_)/i.test(key)) delete process.env[key];
   }
-  process.on('exit', () => rmSync(root, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 }));
+  process.on('exit', () => removeWorld(root));
   return { root, tmp: join(root, 'tmp') };
 }
 

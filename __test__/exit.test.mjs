@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { below, host, LINUX, marked, newMarker, ownWorld, until } from './helpers.mjs';
+import { below, host, isAlive, LINUX, marked, newMarker, ownWorld, until } from './helpers.mjs';
 import { useRegistry } from './registry.mjs';
 
 let registry;
@@ -37,15 +37,6 @@ async function endsClean(body, marker, code) {
   assert.ok(seen.length >= 4, `only ${seen.length} processes were seen: ${end.err}`);
   await until(() => marked(marker).length === 0, 10_000, 'the functions and what they started are gone');
   await until(() => !seen.some(isAlive), 10_000, 'every process of the host is gone');
-}
-
-function isAlive(pid) {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 test('process.exit with calls and an installation in flight', { skip: !LINUX, timeout: 60_000 }, async () => {

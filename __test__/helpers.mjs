@@ -152,6 +152,16 @@ export function marked(marker) {
   );
 }
 
+/** Whether there is such a process, dead ones that nobody reaped included. */
+export function isAlive(pid) {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** Waits until no process has the marker. */
 export function gone(marker, ms = 10_000) {
   return until(() => marked(marker).length === 0, ms, `processes marked ${marker} are gone`);

@@ -7,7 +7,7 @@ import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, 
 import { delimiter, dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
-import { below, LINUX, ownWorld, ROOT, until } from '../helpers.mjs';
+import { below, isAlive, LINUX, ownWorld, ROOT, until } from '../helpers.mjs';
 import { originalInstalled, pgliteInstalled } from '../published/installed.mjs';
 import { programs } from '../runners/project.mjs';
 import { blocksOf } from './documents.mjs';
@@ -148,15 +148,6 @@ async function askServer(folder, over) {
 function wordsOf(stream) {
   const events = stream.split('\n').filter((line) => line.startsWith('data: {'));
   return events.map((line) => JSON.parse(line.slice(6)).choices[0].delta.content ?? '').join('');
-}
-
-function isAlive(pid) {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 test('examples/server, with the swap and without', { skip: !LINUX, timeout: TEST_MS }, async () => {

@@ -261,13 +261,25 @@ export interface ExecutorOptions {
    */
   fileSizeMb?: number;
   /**
-   * MiB that working and temp folder of a call may take on disk together, and at most 100,000 files; beyond it the call is ended
-   * and rejected with `DISK_LIMIT`. Looked at every 100 ms or less often: a call can write more between two looks. What is
-   * written elsewhere, or deleted and still open, is not seen.
+   * MiB that working and temp folder of a call may take together, and at most 100,000 files.
+   *
+   * Where run folders are in memory (`runFolders`), writing beyond it throws `ENOSPC` in the function, and rejects with `DISK_LIMIT` if that
+   * is not caught. Forked workers of one tree share room for eight such calls: a call beyond its own limit is ended and rejected
+   * with `DISK_LIMIT`, as it is on disk. That is looked at every 100 ms or less often: a call can write more between two looks. On disk,
+   * what is written elsewhere, or deleted and still open, is not seen.
    *
    * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_DISK_MB`.
    */
   diskMb?: number;
+  /**
+   * Where working and temp folders of calls are. In memory, on a file system that the kernel limits, they need the layers `mountNamespace` and
+   * (for forked workers) `pidNamespace`, and what functions write there takes memory, beside `memoryMb` and `nativeMemoryMb`. `'auto'`: in memory
+   * if that can be had and `diskMb` is at most an eighth of the memory of the machine or container, else on the store's disk; `'memory'`:
+   * whatever part `diskMb` is; `'disk'`: on the store's disk. The layer `diskQuota` of `isolationReport()` tells what came of it, and why.
+   *
+   * Default `'auto'`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_RUN_FOLDERS`.
+   */
+  runFolders?: 'auto' | 'disk' | 'memory';
   /**
    * Processes that a call may have at once, its own included; beyond it the call is ended and rejected with `PROCESS_LIMIT`.
    * Looked at as `diskMb` is. Linux.

@@ -70,7 +70,12 @@ export const closed: Promise<void> = SandboxExecutorFactory.cleanupSession('s');
 // Ours besides.
 const options: ExecutorOptions = { timeoutMs: 1, isolation: { require: 'confined' }, env: ['LANG', 'APP_*'] };
 SandboxExecutorFactory.configure(options);
-const native = new NativeSandboxExecutor({ installScripts: ['sharp'], network: 'none', env: 'inherit' });
+const native = new NativeSandboxExecutor({
+  installScripts: ['sharp'],
+  network: 'none',
+  runFolders: 'disk',
+  env: 'inherit',
+});
 same<Same<ReturnType<typeof NativeSandboxExecutor.getInstance>, NativeSandboxExecutor>>();
 const stats = native.getExecutionStats();
 same<Same<keyof typeof stats, `vcpu_${number}`>>();

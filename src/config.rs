@@ -109,6 +109,18 @@ pub enum Network {
     None,
 }
 
+/// Where run folders are, as far as that can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunFolders {
+    /// In memory, with a limit of the kernel's, where that can be had and a call's limit is a small part of it; else on the store's disk.
+    Auto,
+    /// On the store's disk.
+    Disk,
+    /// In memory, whatever part of it a call's limit is, where that can be had.
+    Memory,
+}
+
 /// Everything that can be set, checked.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -144,6 +156,8 @@ pub struct Settings {
     pub isolation_required: Option<Tier>,
     /// Network access of tools.
     pub network: Network,
+    /// Where run folders are.
+    pub run_folders: RunFolders,
     /// A forced rung.
     pub start: Option<Rung>,
     /// Where trees and run folders live; below the host's temp folder if absent.
@@ -284,6 +298,12 @@ impl<'a> Reader<'a> {
             network: self
                 .choice(&key("network", "NETWORK"), &[("open", Network::Open), ("none", Network::None)])?
                 .unwrap_or(Network::Open),
+            run_folders: self
+                .choice(
+                    &key("runFolders", "RUN_FOLDERS"),
+                    &[("auto", RunFolders::Auto), ("disk", RunFolders::Disk), ("memory", RunFolders::Memory)],
+                )?
+                .unwrap_or(RunFolders::Auto),
             start: self.choice(
                 &key("start", "START"),
                 &[("zygote", Rung::Zygote), ("standby", Rung::Standby), ("spawn", Rung::Spawn)],
@@ -679,6 +699,7 @@ mod tests {
             (json!({ "timeoutms": 1 }), "did you mean \"timeoutMs\"?"),
             (json!({ "isolation": "confined" }), "require"),
             (json!({ "network": "off" }), "\"open\", \"none\""),
+            (json!({ "runFolders": "ram" }), "\"auto\", \"disk\", \"memory\""),
             (json!({ "dependencies": { "alow": [] } }), "dependencies"),
             (json!([]), "object"),
         ] {

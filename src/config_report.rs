@@ -44,6 +44,7 @@ fn values(settings: &Settings) -> Vec<(&'static str, Value)> {
         ("baseStoreDirs", json!(settings.base_store_dirs)),
         ("isolation", settings.isolation_required.map_or(Value::Null, |tier| json!({ "require": tier }))),
         ("network", json!(settings.network)),
+        ("runFolders", json!(settings.run_folders)),
         ("start", json!(settings.start)),
         ("installScripts", json!(settings.install_scripts)),
         ("dependencies", json!(settings.dependencies)),

@@ -791,7 +791,7 @@ impl Setup {
             call: self.settings.limits,
         };
         let process = &worker.started.process;
-        let aside = gauge::aside([run.cwd(), run.tmpdir()], process.pid(), process.keepers(), limits.call);
+        let aside = gauge::aside(run.written(), process.pid(), process.keepers(), limits.call);
         let output = state.story.events.clone().filter(|_| request.wants_logs);
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
         let report =

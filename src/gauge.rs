@@ -2,8 +2,7 @@
 //! core's threads for blocking work. For what no `RLIMIT_*` can limit: those count per process or per user.
 
 use std::{
-    fs, io,
-    path::{Path, PathBuf},
+    fs,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -13,6 +12,7 @@ use tokio::{task::spawn_blocking, time::sleep};
 use crate::{
     error::SandboxError,
     limits::{CallLimits, DISK_LIMIT_FILES},
+    store::Written,
     supervise::Aside,
     worker::breach,
 };
@@ -30,37 +30,38 @@ const DEPTH_LIMIT_FOLDERS: usize = 1024;
 const KILLS_FRESH: Duration = Duration::from_secs(1);
 
 /// What is seen of a call from the side. `keepers` of its processes are not the function's.
-pub fn aside(folders: [PathBuf; 2], pid: u32, keepers: u32, limits: CallLimits) -> Aside {
+pub fn aside(written: Written, pid: u32, keepers: u32, limits: CallLimits) -> Aside {
     let before = memory_kills_lately();
     Aside {
-        exceeded: Box::pin(exceeded(folders, pid, keepers, limits)),
+        room_is_limited: !matches!(written, Written::Disk(_)),
+        exceeded: Box::pin(exceeded(written, pid, keepers, limits)),
         oom_killed: Box::new(move || memory_kills().zip(before).is_some_and(|(now, before)| now > before)),
     }
 }
 
-/// Looks until a limit is exceeded; for ever if none is. `folders` are the call's, `pid` is its main process. Cancel-safe: a look
+/// Looks until a limit is exceeded; for ever if none is. `written` is the call's, `pid` is its main process. Cancel-safe: a look
 /// under way ends by itself.
-async fn exceeded(folders: [PathBuf; 2], pid: u32, keepers: u32, limits: CallLimits) -> SandboxError {
+async fn exceeded(written: Written, pid: u32, keepers: u32, limits: CallLimits) -> SandboxError {
     let mut wait = LOOK_INTERVAL;
-    let mut folders = folders;
+    let mut written = written;
     loop {
         sleep(wait).await;
         let began = Instant::now();
         let looked = spawn_blocking(move || {
-            let found = look(&folders, pid, keepers, &limits);
-            (folders, found)
+            let found = look(&written, pid, keepers, &limits);
+            (written, found)
         });
         // Broken off or panicked: there is nobody left to tell.
         let Ok((back, found)) = looked.await else { return std::future::pending().await };
         if let Some(error) = found {
             return error;
         }
-        folders = back;
+        written = back;
         wait = LOOK_INTERVAL.max(began.elapsed() * LOOK_SHARE);
     }
 }
 
-fn look(folders: &[PathBuf], pid: u32, keepers: u32, limits: &CallLimits) -> Option<SandboxError> {
+fn look(written: &Written, pid: u32, keepers: u32, limits: &CallLimits) -> Option<SandboxError> {
     let tree = tree(pid);
     let processes = (tree.len() as u64).saturating_sub(keepers.into());
     if processes > u64::from(limits.processes) {
@@ -70,9 +71,30 @@ fn look(folders: &[PathBuf], pid: u32, keepers: u32, limits: &CallLimits) -> Opt
     if resident > limits.resident_bytes(processes) {
         return Some(breach::of_memory(resident, limits));
     }
+    look_at(written, limits)
+}
+
+/// What exceeds a limit in what the call wrote.
+fn look_at(written: &Written, limits: &CallLimits) -> Option<SandboxError> {
     let mut used = Used::default();
-    for folder in folders {
-        used.add(folder, limits.disk_bytes());
+    match written {
+        Written::Own => return None,
+        #[cfg(target_os = "linux")]
+        Written::Memory { tmpfs, name } => {
+            let all = tmpfs.in_use().ok();
+            // All calls of a zygote together: mostly, nobody has to be looked at more closely.
+            if all.is_some_and(|all| all.bytes <= limits.disk_bytes() && all.files <= DISK_LIMIT_FILES) {
+                return None;
+            }
+            for part in tmpfs.parts(name).into_iter().flatten() {
+                used.add(part.into(), limits.disk_bytes());
+            }
+        }
+        Written::Disk(folders) => {
+            for folder in folders.iter().filter_map(|folder| Folder::open(folder)) {
+                used.add(folder, limits.disk_bytes());
+            }
+        }
     }
     if used.files > DISK_LIMIT_FILES {
         return Some(breach::of_files(DISK_LIMIT_FILES));
@@ -90,9 +112,8 @@ struct Used {
 impl Used {
     /// Adds everything below `folder`, until a limit is exceeded. What vanishes meanwhile, or cannot be read, counts nothing;
     /// links are not followed.
-    fn add(&mut self, folder: &Path, limit_bytes: u64) {
-        let mut open = Vec::new();
-        open.extend(fs::read_dir(folder));
+    fn add(&mut self, folder: Folder, limit_bytes: u64) {
+        let mut open = vec![folder];
         while let Some(entries) = open.last_mut() {
             if self.files > DISK_LIMIT_FILES || self.bytes > limit_bytes {
                 return;
@@ -101,34 +122,110 @@ impl Used {
                 open.pop();
                 continue;
             };
-            match entry.and_then(|entry| self.count(&entry)) {
-                Ok(Some(below)) if open.len() < DEPTH_LIMIT_FOLDERS => open.push(below),
+            self.files = self.files.saturating_add(1);
+            self.bytes = self.bytes.saturating_add(entry.allocated_bytes);
+            match entry.folder {
+                Some(below) if open.len() < DEPTH_LIMIT_FOLDERS => open.push(below),
                 // Where nobody looks there may be anything.
-                Ok(Some(_)) => self.files = u64::MAX,
-                Err(error) if error.kind() == io::ErrorKind::InvalidFilename => self.files = u64::MAX,
-                Ok(None) | Err(_) => {}
+                Some(_) => self.files = u64::MAX,
+                None => {}
+            }
+        }
+    }
+}
+
+/// Something in a folder.
+struct Entry {
+    /// What it takes on disk: a file with holes takes less than its size.
+    allocated_bytes: u64,
+    /// What is in it.
+    folder: Option<Folder>,
+}
+
+#[cfg(unix)]
+use unix::Folder;
+
+#[cfg(unix)]
+mod unix {
+    use std::{
+        ffi::CStr,
+        os::fd::{BorrowedFd, OwnedFd},
+        path::Path,
+    };
+
+    use rustix::{
+        fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat},
+        path::Arg,
+    };
+
+    use super::Entry;
+
+    /// Bytes of a block, whatever those of the file system are.
+    const BLOCK_BYTES: u64 = 512;
+
+    /// A folder that is read. What is below it is opened by name from itself, so that no link is followed and no path gets too long.
+    pub(super) struct Folder(Option<Dir>);
+
+    impl From<OwnedFd> for Folder {
+        fn from(folder: OwnedFd) -> Self {
+            Self(Dir::new(folder).ok())
+        }
+    }
+
+    impl Folder {
+        pub(super) fn open(path: &Path) -> Option<Self> {
+            Self::open_at(CWD, path)
+        }
+
+        fn open_at(at: BorrowedFd<'_>, name: impl Arg) -> Option<Self> {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            openat(at, name, flags, Mode::empty()).ok().map(Self::from)
+        }
+
+        pub(super) fn next(&mut self) -> Option<Entry> {
+            let folder = self.0.as_mut()?;
+            loop {
+                let entry = folder.read()?.ok()?;
+                let name = entry.file_name();
+                if name == c"." || name == c".." {
+                    continue;
+                }
+                // What vanishes between two looks counts nothing.
+                if let Some(found) = folder.fd().ok().and_then(|at| look(at, name)) {
+                    return Some(found);
+                }
             }
         }
     }
 
-    /// Counts one; gives what is in it, if it is a folder.
-    fn count(&mut self, entry: &fs::DirEntry) -> io::Result<Option<fs::ReadDir>> {
-        let metadata = entry.metadata()?;
-        self.files = self.files.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(allocated(&metadata));
-        if metadata.is_dir() { fs::read_dir(entry.path()).map(Some) } else { Ok(None) }
+    fn look(at: BorrowedFd<'_>, name: &CStr) -> Option<Entry> {
+        let found = statat(at, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_folder = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+        let blocks = u64::try_from(found.st_blocks).unwrap_or(0);
+        Some(Entry {
+            allocated_bytes: blocks.saturating_mul(BLOCK_BYTES),
+            folder: is_folder.then(|| Folder::open_at(at, name)).flatten(),
+        })
     }
 }
 
-/// What it takes on disk: a file with holes takes less than its size.
-#[cfg(unix)]
-fn allocated(metadata: &fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::blocks(metadata).saturating_mul(512)
-}
+#[cfg(not(unix))]
+struct Folder(std::fs::ReadDir);
 
 #[cfg(not(unix))]
-fn allocated(metadata: &fs::Metadata) -> u64 {
-    metadata.len()
+impl Folder {
+    fn open(path: &std::path::Path) -> Option<Self> {
+        fs::read_dir(path).ok().map(Self)
+    }
+
+    fn next(&mut self) -> Option<Entry> {
+        loop {
+            let entry = self.0.next()?.ok()?;
+            let Ok(metadata) = entry.metadata() else { continue };
+            let folder = metadata.is_dir().then(|| Self::open(&entry.path())).flatten();
+            return Some(Entry { allocated_bytes: metadata.len(), folder });
+        }
+    }
 }
 
 /// A process and all below it; empty where that cannot be found out.
@@ -245,8 +342,8 @@ mod tests {
         processes: 1000,
     };
 
-    fn code(folders: &[PathBuf], limits: &CallLimits) -> Option<crate::error::Code> {
-        look(folders, std::process::id(), 0, limits).map(|error| error.code)
+    fn code(written: &Written, limits: &CallLimits) -> Option<crate::error::Code> {
+        look(written, std::process::id(), 0, limits).map(|error| error.code)
     }
 
     #[cfg(unix)]
@@ -256,7 +353,7 @@ mod tests {
         fs::write(outside.path().join("large"), vec![1; 3 << 20]).unwrap();
         std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
         fs::create_dir_all(inside.path().join("a/b")).unwrap();
-        let folders = [inside.path().to_owned(), inside.path().join("absent")];
+        let folders = Written::Disk([inside.path().to_owned(), inside.path().join("absent")]);
         assert_eq!(code(&folders, &LIMITS), None);
         let hole = fs::File::create(inside.path().join("a/hole")).unwrap();
         hole.set_len(1 << 30).unwrap();
@@ -272,6 +369,9 @@ mod tests {
         assert!(tree(std::process::id()).contains(&own));
         assert!(tree(u32::MAX).is_empty());
         assert!(resident_bytes(own) > 100_000);
-        assert_eq!(code(&[], &CallLimits { processes: 0, ..LIMITS }), Some(crate::error::Code::ProcessLimit));
+        assert_eq!(
+            code(&Written::Own, &CallLimits { processes: 0, ..LIMITS }),
+            Some(crate::error::Code::ProcessLimit)
+        );
     }
 }

@@ -37,7 +37,7 @@ use crate::{
 };
 
 #[cfg(target_os = "linux")]
-use crate::isolation::{Places, Survey};
+use crate::isolation::{self, Places, Quota, Survey};
 
 /// Threads of the core's runtime. Two, because nothing on it computes for long: it waits for processes.
 const RUNTIME_THREADS: usize = 2;
@@ -519,14 +519,15 @@ impl Host {
             let library = process::choice::zygote_library();
             let places = Places::find(&at, &base_stores, &node, library, &env);
             let no_reach = places.no_reach(&at);
-            (places, no_reach)
+            (places, no_reach, isolation::memory_bytes())
         });
         let tasks = settings.limits.tasks();
-        match found.await {
-            Ok((places, no_reach)) => Ground::new(survey, settings.network, places, no_reach, tasks),
-            // It does not panic; a runtime that shuts down serves no call either.
-            Err(_) => Ground::new(&Survey::default(), settings.network, Places::default(), None, tasks),
-        }
+        let nothing = Survey::default();
+        // It does not panic; a runtime that shuts down serves no call either.
+        let (survey, (places, no_reach, memory)) =
+            found.await.map_or((&nothing, (Places::default(), None, None)), |found| (survey, found));
+        let quota = Quota::new(&settings.limits, settings.run_folders, memory);
+        Ground::new(survey, settings.network, places, no_reach, tasks, quota)
     }
 
     #[cfg(not(target_os = "linux"))]

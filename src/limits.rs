@@ -120,7 +120,8 @@ pub fn report() -> Value {
         limit(
             "diskMb",
             true,
-            "looks at the call's folders while it runs; a call can exceed it between two looks"
+            "the kernel, where run folders are in memory (layer diskQuota) and a worker has one for itself; else looks at the call's \
+             folders while it runs: a call can exceed it between two looks"
         ),
         limit(
             "maxProcesses",

@@ -67,12 +67,18 @@ pub struct Aside {
     pub exceeded: BoxFuture<'static, SandboxError>,
     /// Whether the kernel has killed some process for want of memory since the run began. Asked after a SIGKILL only.
     pub oom_killed: Box<dyn Fn() -> bool + Send>,
+    /// Whether it is the call's own limit, and not the disk's, that there is no room for more of what it writes.
+    pub room_is_limited: bool,
 }
 
 impl Aside {
     /// Nothing is known.
     pub fn nothing() -> Self {
-        Self { exceeded: Box::pin(std::future::pending()), oom_killed: Box::new(|| false) }
+        Self {
+            exceeded: Box::pin(std::future::pending()),
+            oom_killed: Box::new(|| false),
+            room_is_limited: false,
+        }
     }
 }
 
@@ -513,7 +519,8 @@ impl Run {
     fn settle(&mut self, outcome: Outcome) {
         let Some(settle) = self.settle.take() else { return };
         self.settled = Some(Instant::now());
-        let outcome = outcome.map_err(|error| breach::of_thrown(error, &self.limits.call));
+        let outcome =
+            outcome.map_err(|error| breach::of_thrown(error, &self.limits.call, self.aside.room_is_limited));
         self.failure = outcome.as_ref().err().map(|error| error.code);
         // What is left of the call needs no worker kept ready.
         self.process.release();

@@ -8,6 +8,7 @@ use std::{
 use crate::{
     mounts,
     plan::{Domain, Instruction, Plan, Rule, Step},
+    scratch::bring_scratch,
 };
 
 /// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 capabilities each.
@@ -82,15 +83,24 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
             leave_namespaces(plan.namespaces).map_err(at(Step::Namespaces))?;
         }
         if let (Some(root), Some(domain)) = (&plan.root, &plan.landlock) {
-            mounts::lay_out(root, domain).map_err(at(Step::Root))?;
+            mounts::lay_out(root, domain, plan.scratch.as_ref()).map_err(at(Step::Root))?;
             if is_nested {
                 mounts::own_proc(root).map_err(at(Step::Proc))?;
             } else {
                 mounts::bring_proc(root).map_err(at(Step::Root))?;
             }
+            if let Some(scratch) = &plan.scratch {
+                bring_scratch(root, scratch, plan.identity).map_err(at(Step::Scratch))?;
+            }
             mounts::enter(root).map_err(at(Step::Root))?;
         } else if is_nested {
             mounts::own_proc(c"").map_err(at(Step::Proc))?;
+            if let Some(scratch) = &plan.scratch {
+                bring_scratch(c"", scratch, plan.identity).map_err(at(Step::Scratch))?;
+            }
+        } else if plan.scratch.is_some() {
+            // It would be mounted where everybody sees it.
+            return Err(at(Step::Scratch)(libc::EINVAL));
         }
         // The bounding set needs a capability to be shrunk, so it goes before the user changes.
         drop_bounding(plan.capabilities).map_err(at(Step::Capabilities))?;
@@ -157,14 +167,14 @@ unsafe fn map_one(path: &CStr, number: u32) -> Result<(), c_int> {
             text[length] = b' ';
             length += 1;
         }
-        length += write_number(&mut text[length..], part);
+        length += write_number(&mut text[length..], part.into());
     }
     // SAFETY: as the caller's.
     unsafe { write_file(path, &text[..length]) }
 }
 
 /// Writes decimal digits to the front of `place`, which has room for them; gives how many.
-fn write_number(place: &mut [u8], mut number: u32) -> usize {
+pub(crate) fn write_number(place: &mut [u8], mut number: u64) -> usize {
     let mut length = 0;
     loop {
         place[length] = b'0' + (number % 10) as u8;
@@ -344,8 +354,8 @@ mod tests {
 
     #[test]
     fn numbers_are_written_in_decimal_digits() {
-        for number in [0, 7, 10, 65_534, u32::MAX] {
-            let mut place = [0; 10];
+        for number in [0, 7, 10, 65_534, u64::MAX] {
+            let mut place = [0; 20];
             let length = write_number(&mut place, number);
             assert_eq!(std::str::from_utf8(&place[..length]).unwrap(), number.to_string());
         }

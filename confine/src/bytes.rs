@@ -4,10 +4,10 @@
 
 use std::ffi::CString;
 
-use crate::plan::{Domain, Instruction, Plan, Rule};
+use crate::plan::{Contents, Domain, Instruction, Plan, Rule, Scratch};
 
 /// Raised with every change to the layout.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// The most bytes a plan may take. Fits into a packet of the launcher and of a zygote with room for the rest.
 pub const MAX_PLAN_BYTES: usize = 48 * 1024;
@@ -35,9 +35,20 @@ impl Plan {
     pub fn encode(&self) -> Result<Vec<u8>, Malformed> {
         let mut bytes = vec![VERSION];
         put32(&mut bytes, self.namespaces);
-        let root = self.root.as_ref().map_or(&b""[..], |root| root.to_bytes());
-        put_count(&mut bytes, root.len(), MAX_PLAN_BYTES)?;
-        bytes.extend_from_slice(root);
+        put_text(&mut bytes, self.root.as_ref().map_or(&b""[..], |root| root.to_bytes()))?;
+        bytes.push(u8::from(self.scratch.is_some()));
+        if let Some(Scratch { path, bytes: most_bytes, files, contents }) = &self.scratch {
+            put_text(&mut bytes, path.to_bytes())?;
+            put64(&mut bytes, *most_bytes);
+            put64(&mut bytes, *files);
+            match contents {
+                Contents::RunFolders => bytes.push(0),
+                Contents::RunFolder { packages } => {
+                    bytes.push(1);
+                    put_text(&mut bytes, packages.as_ref().map_or(&b""[..], |packages| packages.to_bytes()))?;
+                }
+            }
+        }
         bytes.push(u8::from(self.identity.is_some()));
         put32(&mut bytes, self.identity.unwrap_or(0));
         bytes.push(u8::from(self.tasks.is_some()));
@@ -52,9 +63,7 @@ impl Plan {
             for rule in &domain.rules {
                 put64(&mut bytes, rule.access);
                 bytes.push(u8::from(rule.needed));
-                let path = rule.path.as_bytes();
-                put_count(&mut bytes, path.len(), MAX_PLAN_BYTES)?;
-                bytes.extend_from_slice(path);
+                put_text(&mut bytes, rule.path.as_bytes())?;
             }
         }
         put_count(&mut bytes, self.seccomp.len(), MAX_INSTRUCTIONS)?;
@@ -74,6 +83,7 @@ impl Plan {
         }
         let namespaces = reader.u32()?;
         let root = Some(reader.text()?).filter(|root| !root.is_empty());
+        let scratch = if reader.flag()? { Some(reader.scratch()?) } else { None };
         let has_identity = reader.flag()?;
         let identity = reader.u32()?;
         let has_tasks = reader.flag()?;
@@ -88,6 +98,7 @@ impl Plan {
         Ok(Self {
             namespaces,
             root,
+            scratch,
             identity: has_identity.then_some(identity),
             tasks: has_tasks.then_some(tasks),
             capabilities,
@@ -108,6 +119,12 @@ fn put64(bytes: &mut Vec<u8>, number: u64) {
 fn put_count(bytes: &mut Vec<u8>, count: usize, most: usize) -> Result<(), Malformed> {
     let number = u32::try_from(count).ok().filter(|_| count <= most).ok_or(Malformed)?;
     put32(bytes, number);
+    Ok(())
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &[u8]) -> Result<(), Malformed> {
+    put_count(bytes, text.len(), MAX_PLAN_BYTES)?;
+    bytes.extend_from_slice(text);
     Ok(())
 }
 
@@ -157,6 +174,16 @@ impl<'a> Reader<'a> {
         Ok(Domain { handled_files, handled_network, scoped, own_proc, rules })
     }
 
+    fn scratch(&mut self) -> Result<Scratch, Malformed> {
+        let (path, bytes, files) = (self.text()?, self.u64()?, self.u64()?);
+        let contents = if self.flag()? {
+            Contents::RunFolder { packages: Some(self.text()?).filter(|packages| !packages.is_empty()) }
+        } else {
+            Contents::RunFolders
+        };
+        Ok(Scratch { path, bytes, files, contents })
+    }
+
     fn rule(&mut self) -> Result<Rule, Malformed> {
         let (access, needed) = (self.u64()?, self.flag()?);
         Ok(Rule { path: self.text()?, access, needed })
@@ -182,6 +209,12 @@ mod tests {
         Plan {
             namespaces: 7,
             root: Some(c"/tmp/root".into()),
+            scratch: Some(Scratch {
+                path: c"/tmp/runs".into(),
+                bytes: 1 << 40,
+                files: 9,
+                contents: Contents::RunFolder { packages: Some(c"/tmp/tree".into()) },
+            }),
             identity: Some(1_879_048_192),
             tasks: Some(300),
             capabilities: 1 << 7,
@@ -201,7 +234,12 @@ mod tests {
 
     #[test]
     fn a_plan_survives_its_bytes() {
-        for plan in [Plan::default(), full()] {
+        let with = |contents| {
+            let scratch = Scratch { path: c"/".into(), bytes: 1, files: 2, contents };
+            Plan { scratch: Some(scratch), ..Plan::default() }
+        };
+        let runs = [Contents::RunFolders, Contents::RunFolder { packages: None }].map(with);
+        for plan in [Plan::default(), full()].into_iter().chain(runs) {
             assert_eq!(Plan::decode(&plan.encode().unwrap()), Ok(plan));
         }
     }

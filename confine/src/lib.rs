@@ -14,10 +14,12 @@ mod mounts;
 #[cfg(target_os = "linux")]
 mod pids;
 mod plan;
+#[cfg(target_os = "linux")]
+mod scratch;
 
 #[cfg(target_os = "linux")]
 pub use apply::{Failed, apply, set_limit};
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
 #[cfg(target_os = "linux")]
 pub use pids::nest;
-pub use plan::{Domain, Instruction, Plan, Rule, Step};
+pub use plan::{Contents, Domain, Instruction, Plan, Rule, SCRATCH_WORD, Scratch, Step};

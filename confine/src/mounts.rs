@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     apply::{check, check_long, is_absent},
-    plan::Domain,
+    plan::{Domain, Scratch},
 };
 
 /// Longer paths the kernel does not take.
@@ -37,14 +37,14 @@ struct Attributes {
 }
 
 /// A path below the new root, in a buffer of its own.
-struct Place {
+pub(crate) struct Place {
     bytes: [u8; PATH_BYTES],
     root: usize,
     length: usize,
 }
 
 impl Place {
-    fn new(root: &CStr) -> Result<Self, c_int> {
+    pub(crate) fn new(root: &CStr) -> Result<Self, c_int> {
         let mut place = Self { bytes: [0; PATH_BYTES], root: root.count_bytes(), length: 0 };
         place.bytes.get_mut(..place.root).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(root.to_bytes());
         place.set(c"")?;
@@ -52,7 +52,7 @@ impl Place {
     }
 
     /// Names `path` as it will be called in the new root.
-    fn set(&mut self, path: &CStr) -> Result<(), c_int> {
+    pub(crate) fn set(&mut self, path: &CStr) -> Result<(), c_int> {
         let path = path.to_bytes();
         let end = self.root + path.len();
         // One more for the final zero.
@@ -65,12 +65,12 @@ impl Place {
         Ok(())
     }
 
-    fn pointer(&self) -> *const c_char {
+    pub(crate) fn pointer(&self) -> *const c_char {
         self.bytes.as_ptr().cast()
     }
 
     /// Makes the folders above the place.
-    unsafe fn make_parents(&mut self) -> Result<(), c_int> {
+    pub(crate) unsafe fn make_parents(&mut self) -> Result<(), c_int> {
         for at in self.root + 1..self.length {
             if self.bytes[at] == b'/' {
                 self.bytes[at] = 0;
@@ -84,19 +84,28 @@ impl Place {
     }
 }
 
-fn already_there(errno: c_int) -> Result<(), c_int> {
+pub(crate) fn already_there(errno: c_int) -> Result<(), c_int> {
     if errno == libc::EEXIST { Ok(()) } else { Err(errno) }
 }
 
 /// What a `/proc` of a PID namespace is mounted with: of processes that one may not look into nothing is seen.
 const PROC_OPTIONS: &CStr = c"hidepid=2";
 
-/// Lays out the root at the folder `root`, without `/proc`.
+/// Whether it is at or below a place.
+fn is_below(path: &CStr, place: &CStr) -> bool {
+    let rest = path.to_bytes().strip_prefix(place.to_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+/// Lays out the root at the folder `root`, without `/proc`, and without what `scratch` is for.
 ///
 /// # Safety
 /// In a process of one thread that is alone in its mount namespace.
-pub(crate) unsafe fn lay_out(root: &CStr, domain: &Domain) -> Result<(), c_int> {
+pub(crate) unsafe fn lay_out(root: &CStr, domain: &Domain, scratch: Option<&Scratch>) -> Result<(), c_int> {
     let mut place = Place::new(root)?;
+    let is_left_out = |path: &CStr| {
+        path.to_bytes().starts_with(b"/proc") || scratch.is_some_and(|scratch| is_below(path, &scratch.path))
+    };
     // SAFETY: system calls on C strings of the plan and of this file, and on buffers of this function's.
     unsafe {
         let none = ptr::null();
@@ -107,7 +116,7 @@ pub(crate) unsafe fn lay_out(root: &CStr, domain: &Domain) -> Result<(), c_int> 
         let flags = libc::MS_NOSUID | libc::MS_NODEV;
         let kind = c"tmpfs".as_ptr();
         check(libc::mount(kind, root.as_ptr(), kind, flags, OPTIONS.as_ptr().cast()))?;
-        for rule in domain.rules.iter().filter(|rule| !rule.path.to_bytes().starts_with(b"/proc")) {
+        for rule in domain.rules.iter().filter(|rule| !is_left_out(&rule.path)) {
             match bring(&mut place, &rule.path, rule.access) {
                 Err(error) if rule.needed || !is_absent(error) => return Err(error),
                 _ => {}
@@ -213,5 +222,17 @@ unsafe fn restrict(place: &Place, set: u64, below_too: bool) -> Result<(), c_int
         let call = libc::SYS_mount_setattr;
         check_long(libc::syscall(call, libc::AT_FDCWD, place.pointer(), flags, &raw const attributes, size))
             .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_with_a_longer_name_is_not_below() {
+        for (path, below) in [(c"/a/b", true), (c"/a/b/c", true), (c"/a/bc", false), (c"/a", false)] {
+            assert_eq!(is_below(path, c"/a/b"), below);
+        }
     }
 }

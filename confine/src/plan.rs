@@ -12,6 +12,8 @@ pub struct Plan {
     /// An empty folder to build a root of one's own at, of nothing but what the rules of the domain name and `/proc`:
     /// read-only, but for what the rules let be written. Needs a mount namespace and a domain.
     pub root: Option<CString>,
+    /// A file system in memory for what calls write, with a limit of its own. Needs a mount namespace.
+    pub scratch: Option<Scratch>,
     /// The user and group, of one number, to become; supplementary groups go. Needs `CAP_SETUID` and `CAP_SETGID`.
     pub identity: Option<u32>,
     /// How many threads that user may have in all (`RLIMIT_NPROC`); of use with an identity that nobody else has.
@@ -23,6 +25,36 @@ pub struct Plan {
     /// The seccomp filter to be under; none if empty.
     pub seccomp: Vec<Instruction>,
 }
+
+/// A `tmpfs` of a limited size. Files beyond it are refused by `ENOSPC`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Scratch {
+    /// Where: made in a root of one's own; has to be there otherwise.
+    pub path: CString,
+    /// Bytes that all files in it may take together, in whole pages.
+    pub bytes: u64,
+    /// Files, folders and links that may be in it.
+    pub files: u64,
+    /// Who makes what is in it.
+    pub contents: Contents,
+}
+
+/// What is in a [`Scratch`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Contents {
+    /// Run folders of others, which the host makes: it is sent the folder, by [`SCRATCH_WORD`] on the process's descriptor 3, before
+    /// anything else runs in the process.
+    RunFolders,
+    /// The process's own run folder: `work` and `tmp`, which belong to the plan's user, and `node_modules`, a link to this place if to
+    /// any. The process makes it itself.
+    RunFolder {
+        /// Where the packages are.
+        packages: Option<CString>,
+    },
+}
+
+/// The packet that a descriptor of a [`Scratch`] comes with.
+pub const SCRATCH_WORD: [u8; 8] = *b"scratch\0";
 
 /// `CLONE_NEWPID`.
 const PID_NAMESPACE: u32 = 0x2000_0000;
@@ -97,6 +129,8 @@ pub enum Step {
     Root,
     /// Mounting a `/proc` of one's own.
     Proc,
+    /// Mounting a file system for what calls write.
+    Scratch,
     /// Becoming another user.
     Identity,
     /// Dropping capabilities.
@@ -117,6 +151,7 @@ impl Step {
             Self::Init => "PID namespace",
             Self::Root => "mount",
             Self::Proc => "mount of /proc",
+            Self::Scratch => "mount of run folders",
             Self::Identity => "setresuid",
             Self::Capabilities => "capset",
             Self::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",

@@ -217,15 +217,16 @@ impl<'a> Prepared<'a> {
                 return (Step::Limits, errno());
             }
             reset_signals();
-            if libc::chdir(self.cwd.as_ptr()) != 0 {
+            // In a root of its own it may be one that is nowhere else.
+            let has_root = self.plan.as_ref().is_some_and(|plan| plan.root.is_some());
+            if !has_root && libc::chdir(self.cwd.as_ptr()) != 0 {
                 return (Step::Chdir, errno());
             }
             if let Some(plan) = &self.plan {
                 if let Err(failed) = confine::apply(plan) {
                     return (step_of(failed.step), failed.errno);
                 }
-                // A root of its own has it at its top; another user's process has lost the other.
-                if plan.root.is_some() && libc::chdir(self.cwd.as_ptr()) != 0 {
+                if has_root && libc::chdir(self.cwd.as_ptr()) != 0 {
                     return (Step::Chdir, errno());
                 }
                 if !die_with_parent(parent) {
@@ -316,6 +317,7 @@ fn step_of(step: confine::Step) -> Step {
         confine::Step::Init => Step::Init,
         confine::Step::Root => Step::Root,
         confine::Step::Proc => Step::Proc,
+        confine::Step::Scratch => Step::Scratch,
         confine::Step::Identity => Step::Identity,
         confine::Step::Capabilities => Step::Capabilities,
         confine::Step::NoNewPrivileges => Step::NoNewPrivileges,

@@ -61,6 +61,7 @@ unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
             Attempt::IpcNamespace => inode(c"/proc/self/ns/ipc"),
             Attempt::UtsNamespace => inode(c"/proc/self/ns/uts"),
             Attempt::PidNamespace => inode(c"/proc/self/ns/pid"),
+            Attempt::Fill => fill(trial.room_bytes),
         }
     }
 }
@@ -68,6 +69,27 @@ unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
 unsafe fn open(path: &CStr, flags: c_int) -> c_int {
     // SAFETY: a C string; the mode counts for a file that is made.
     unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o600) }
+}
+
+/// Writes a file in the working folder until it is refused, or larger than it may be.
+unsafe fn fill(room_bytes: u64) -> u64 {
+    let block = [1_u8; 4096];
+    // SAFETY: a C string and a local; the descriptor goes with the process.
+    unsafe {
+        let file = open(c"filling", libc::O_WRONLY | libc::O_CREAT);
+        if file < 0 {
+            return errno_of(file.into());
+        }
+        let mut written = 0;
+        while written <= room_bytes {
+            let more = libc::write(file, block.as_ptr().cast(), block.len());
+            match u64::try_from(more) {
+                Ok(more) if more > 0 => written += more,
+                _ => return errno_of(more as c_long),
+            }
+        }
+        0
+    }
 }
 
 fn errno_of(result: c_long) -> u64 {

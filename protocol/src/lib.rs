@@ -187,10 +187,12 @@ pub enum Step {
     Init,
     /// Mounting a `/proc` of its own.
     Proc,
+    /// Mounting a file system for what it writes.
+    Scratch,
 }
 
 impl Step {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Receive,
         Self::Arguments,
         Self::Pipe,
@@ -212,6 +214,7 @@ impl Step {
         Self::Root,
         Self::Init,
         Self::Proc,
+        Self::Scratch,
     ];
 
     /// The name people read.
@@ -238,6 +241,7 @@ impl Step {
             Self::Root => "mount",
             Self::Init => "PID namespace",
             Self::Proc => "mount of /proc",
+            Self::Scratch => "mount of run folders",
         }
     }
 

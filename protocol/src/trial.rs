@@ -11,6 +11,8 @@ pub struct Trial {
     pub canary: Vec<u8>,
     /// A process that is not the child's. In a PID namespace, which has no such, the first one of that namespace is taken.
     pub victim: i32,
+    /// What the plan lets be written to the working folder.
+    pub room_bytes: u64,
 }
 
 /// One thing to try. Those that are no attempt but a question answer with what they found.
@@ -46,11 +48,13 @@ pub enum Attempt {
     UtsNamespace,
     /// The inode of the own namespace of processes.
     PidNamespace,
+    /// Writing more into the working folder than [`Trial::room_bytes`].
+    Fill,
 }
 
 impl Attempt {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Read,
         Self::Write,
         Self::Environment,
@@ -66,6 +70,7 @@ impl Attempt {
         Self::IpcNamespace,
         Self::UtsNamespace,
         Self::PidNamespace,
+        Self::Fill,
     ];
 }
 
@@ -88,6 +93,11 @@ impl Outcomes {
     /// not for another reason.
     pub fn is_refused(&self, attempt: Attempt) -> bool {
         matches!(self.get(attempt), 1 | 13 | 30) || self.is_hidden(attempt)
+    }
+
+    /// Whether there was no room for more (`ENOSPC`).
+    pub fn is_full(&self, attempt: Attempt) -> bool {
+        self.get(attempt) == 28
     }
 
     /// Whether a file was not there (`ENOENT`).
@@ -131,6 +141,8 @@ mod tests {
                 (hidden, refused)
             );
         }
+        outcomes.set(Attempt::Fill, 28);
+        assert!(outcomes.is_full(Attempt::Fill) && !outcomes.is_full(Attempt::Read));
         outcomes.set(Attempt::Signal, 2);
         assert!(!outcomes.is_refused(Attempt::Signal));
         assert_eq!(Outcomes::decode(text.trim_end()), None);

@@ -12,6 +12,8 @@ mod landlock;
 mod places;
 #[cfg(target_os = "linux")]
 mod policy;
+#[cfg(target_os = "linux")]
+mod quota;
 mod report;
 #[cfg(target_os = "linux")]
 mod seccomp;
@@ -23,6 +25,8 @@ mod survey;
 
 #[cfg(target_os = "linux")]
 pub use policy::{Offered, Places, Policy, Run};
+#[cfg(target_os = "linux")]
+pub use quota::{Declined, Quota, Room, memory_bytes};
 pub use report::{Layer, Report};
 pub use shield::{Ground, Shield};
 #[cfg(target_os = "linux")]

@@ -7,12 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use native_sandbox_confine::{Domain, Plan, Rule};
+use native_sandbox_confine::{Contents, Domain, Plan, Rule, Scratch};
 
 use super::{
     NpmPlaces, identity,
     landlock::{self, Access, DEVICE, OWN, READ, RUN},
     places,
+    quota::{Quota, Room},
     seccomp::{self, Modes, Terms},
 };
 use crate::{config::Network, store::Store};
@@ -64,6 +65,8 @@ pub struct Offered {
     pub mounts: bool,
     /// And of processes, with a `/proc` of one's own.
     pub pids: bool,
+    /// And in those, a file system in memory with a limit.
+    pub quotas: bool,
     /// They are to be had in a user namespace only: the host is not root.
     pub only_in_user_namespaces: bool,
 }
@@ -139,6 +142,8 @@ pub struct Policy {
     pub network: Network,
     /// Threads that the user of one call may have.
     pub tasks: u32,
+    /// How much calls may write where their run folders are in memory; none: those are on the store's disk.
+    pub quota: Option<Quota>,
 }
 
 /// Whose children a plan is for.
@@ -153,7 +158,12 @@ enum Born {
 impl Policy {
     /// A worker that the launcher starts. `tree` is the one it may read, if the call has dependencies.
     pub fn worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
-        self.of_worker(Born::Launched, user, run, tree)
+        let plan = self.of_worker(Born::Launched, user, run, tree);
+        let packages = || tree.map(|tree| text(&tree.join("node_modules")));
+        let scratch = self
+            .quota_of_workers()
+            .map(|quota| scratch(run.dir, quota.call, Contents::RunFolder { packages: packages() }));
+        Plan { scratch, ..plan }
     }
 
     /// A worker that a zygote forks. What its zygote is under counts on.
@@ -185,6 +195,7 @@ impl Policy {
         if !self.has_pids() {
             return plan;
         }
+        let plan = Plan { scratch: self.scratch_of_zygote(), ..plan };
         // Nobody in a Landlock domain may mount, and what it starts is to have a `/proc` of its own. Its root says the same
         // about files, and it runs nobody's code.
         let domain = plan.landlock.map(|domain| Domain {
@@ -214,7 +225,9 @@ impl Policy {
             return plan;
         }
         let own = if self.offered.only_in_user_namespaces { USER_NAMESPACE } else { 0 };
-        Plan { namespaces: own | MOUNT_NAMESPACE | PID_NAMESPACE, ..plan }
+        // Its own lies over that of the base, so that neither it nor its workers see the base's.
+        let scratch = self.scratch_of_zygote();
+        Plan { namespaces: own | MOUNT_NAMESPACE | PID_NAMESPACE, scratch, ..plan }
     }
 
     /// npm's first phase: nobody's code runs in it.
@@ -301,6 +314,21 @@ impl Policy {
         self.offered.mounts && self.offered.namespaces && self.offered.landlock_abi > 0
     }
 
+    /// The limits of run folders in memory, of workers that have a root of their own.
+    pub(super) fn quota_of_workers(&self) -> Option<Quota> {
+        self.quota.filter(|_| self.offered.quotas && self.has_root())
+    }
+
+    /// And of those that zygotes fork: only who gets a PID namespace may mount when its base serves already.
+    pub(super) fn quota_of_zygotes(&self) -> Option<Quota> {
+        self.quota_of_workers().filter(|_| self.has_pids())
+    }
+
+    fn scratch_of_zygote(&self) -> Option<Scratch> {
+        let quota = self.quota_of_zygotes()?;
+        Some(scratch(&self.places.runs, quota.zygote, Contents::RunFolders))
+    }
+
     fn has_pids(&self) -> bool {
         self.offered.pids && self.has_root()
     }
@@ -345,6 +373,7 @@ impl Policy {
         Plan {
             namespaces: if is_first { self.namespaces(terms) } else { 0 },
             root: (is_first && self.has_root()).then(|| text(&self.places.root)),
+            scratch: None,
             identity: user.filter(|_| private_users),
             tasks: user.filter(|_| private_users).map(|_| self.tasks),
             capabilities,
@@ -356,6 +385,10 @@ impl Policy {
 
 fn needed(path: &Path, access: Access) -> Rule {
     Rule { needed: true, ..optional(path, access) }
+}
+
+fn scratch(path: &Path, room: Room, contents: Contents) -> Scratch {
+    Scratch { path: text(path), bytes: room.bytes, files: room.files, contents }
 }
 
 /// A path with a NUL byte is none that the kernel could open either.
@@ -382,6 +415,7 @@ mod tests {
                 namespaces: true,
                 mounts: true,
                 pids: true,
+                quotas: true,
                 only_in_user_namespaces: !private_users,
             },
             places: Places {
@@ -395,6 +429,10 @@ mod tests {
             },
             network,
             tasks: 100,
+            quota: Some(Quota {
+                call: Room { bytes: 1000, files: 10 },
+                zygote: Room { bytes: 8000, files: 80 },
+            }),
         }
     }
 
@@ -422,6 +460,9 @@ mod tests {
                 _ => "yes",
             },
         );
+        if let Some(Scratch { path, bytes, files, contents }) = &plan.scratch {
+            writeln!(text, "  in memory: {path:?}, {bytes} bytes, {files} files, {contents:?}").unwrap();
+        }
         if let Some(domain) = &plan.landlock {
             writeln!(
                 text,
@@ -491,6 +532,28 @@ mod tests {
         // And what needs another layer is not there without it.
         policy.offered = Offered { pids: true, mounts: false, ..policy.offered };
         assert!(!policy.base_zygote().is_nested());
+    }
+
+    #[test]
+    fn run_folders_are_in_memory_where_there_is_a_namespace_of_mounts_and_a_limit() {
+        let (own, tree) = (own(), Path::new("/t"));
+        let has = |policy: &Policy| {
+            [
+                policy.worker(None, run(&own), None),
+                policy.base_zygote(),
+                policy.dependent_zygote(None, tree, tree),
+                policy.forked_worker(None, run(&own), None),
+                policy.npm_rebuild(None, &NpmPlaces::default()),
+            ]
+            .map(|plan| plan.scratch.is_some())
+        };
+        let whole = policy(true, Network::Open);
+        assert_eq!(has(&whole), [true, true, true, false, false]);
+        let with = |offered| has(&Policy { offered, ..whole.clone() });
+        assert_eq!(with(Offered { pids: false, ..whole.offered }), [true, false, false, false, false]);
+        assert_eq!(with(Offered { mounts: false, ..whole.offered }), [false; 5]);
+        assert_eq!(with(Offered { quotas: false, ..whole.offered }), [false; 5]);
+        assert_eq!(has(&Policy { quota: None, ..whole.clone() }), [false; 5]);
     }
 
     #[test]

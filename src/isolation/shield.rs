@@ -10,6 +10,7 @@ use super::{NpmPlaces, identity};
 #[cfg(target_os = "linux")]
 use super::{
     policy::{Places, Policy, Run},
+    quota::{Declined, Quota},
     report::{Layer, Report},
     survey::Survey,
 };
@@ -51,6 +52,11 @@ impl Shield {
         None
     }
 
+    /// None does.
+    pub fn workers_make_run_folders(&self) -> bool {
+        false
+    }
+
     /// Nothing is confined, so nothing is ignored.
     pub fn ignores_modes(&self, _: Option<u32>, _: &NpmPlaces) -> bool {
         false
@@ -86,6 +92,16 @@ impl Shield {
         tree: Option<&Path>,
     ) -> Option<Arc<Plan>> {
         self.of_run(run, |policy, run| policy.forked_worker(user, run, tree))
+    }
+
+    /// Whether a worker that is started makes its run folder itself.
+    pub fn workers_make_run_folders(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.quota_of_workers().is_some())
+    }
+
+    /// Whether a zygote has a place of its own, in memory, for the run folders of its workers.
+    pub fn zygotes_have_run_folders(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.quota_of_zygotes().is_some())
     }
 
     /// See [`Policy::base_zygote`].
@@ -155,13 +171,14 @@ impl Ground {
 #[cfg(target_os = "linux")]
 impl Ground {
     /// From what was found, what is wanted, and where things are. `no_reach` is why another user could not get at what
-    /// a worker needs, if so. `tasks`: threads that the user of one call may have.
+    /// a worker needs, if so. `tasks`: threads that the user of one call may have. `quota`: how much it may write in memory.
     pub fn new(
         survey: &Survey,
         network: Network,
         places: Places,
         no_reach: Option<String>,
         tasks: u32,
+        quota: Result<Quota, Declined>,
     ) -> Self {
         let mut survey = survey.clone();
         if let Some(reason) = no_reach.filter(|_| survey.offered.private_users) {
@@ -170,8 +187,8 @@ impl Ground {
         }
         let mut layers = base_layers(survey.no_trial.as_deref());
         layers.extend(survey.confined_layers());
-        layers.extend(survey.isolated_layers());
-        let policy = Policy { offered: survey.offered, places, network, tasks };
+        layers.extend(survey.isolated_layers(quota.as_ref()));
+        let policy = Policy { offered: survey.offered, places, network, tasks, quota: quota.ok() };
         let shield = Shield { policy: survey.no_trial.is_none().then_some(policy) };
         Self { shield: Arc::new(shield), report: Report::new(layers) }
     }

@@ -14,6 +14,7 @@ use tokio::io::AsyncReadExt;
 use super::{
     identity,
     policy::{Offered, Places, Policy, Run},
+    quota::{Declined, Quota, Room},
     report::Layer,
 };
 use crate::{
@@ -31,6 +32,9 @@ const MAX_OUTCOME_BYTES: u64 = 4096;
 
 /// How often a trial is begun anew without what did not work.
 const MAX_TRIALS: usize = 8;
+
+/// What a trial may write.
+const TRIAL_ROOM: Room = Room { bytes: 1024 * 1024, files: 100 };
 
 /// Threads of its user: a trial has one.
 const TRIAL_TASKS: u32 = 64;
@@ -50,6 +54,7 @@ pub struct Survey {
     pub(super) no_namespaces: Option<String>,
     pub(super) no_mounts: Option<String>,
     pub(super) no_pids: Option<String>,
+    pub(super) no_quotas: Option<String>,
     /// Why nothing could be tried at all.
     pub(super) no_trial: Option<String>,
     /// The inodes of the host's namespaces: network, shared memory, names, processes.
@@ -102,6 +107,7 @@ impl Survey {
                 namespaces: true,
                 mounts: true,
                 pids: true,
+                quotas: true,
                 only_in_user_namespaces: !rustix::process::geteuid().is_root(),
             },
             no_landlock,
@@ -157,6 +163,10 @@ impl Survey {
                 self.no_pids =
                     why("the kernel, or the container, refuses a PID namespace with a /proc of its own");
             }
+            "mount of run folders" if self.offered.quotas => {
+                self.offered.quotas = false;
+                self.no_quotas = why("the kernel, or the container, refuses a file system in memory");
+            }
             "mount" if self.offered.mounts => {
                 self.offered.mounts = false;
                 self.no_mounts = why("the kernel, or the container, refuses mounts");
@@ -176,23 +186,24 @@ impl Survey {
         folder: &Folder,
         network: Network,
     ) -> Result<Outcomes, Refused> {
-        let own = [folder.own.as_path(), folder.own.as_path()];
+        let [work, tmp] = folder.parts();
         let places = Places {
             node: "/dev/null".into(),
             scripts: folder.own.clone(),
             root: folder.root.clone(),
             ..Places::default()
         };
-        let policy = Policy { offered: self.offered, places, network, tasks: TRIAL_TASKS };
+        let quota = Some(Quota { call: TRIAL_ROOM, zygote: TRIAL_ROOM });
+        let policy = Policy { offered: self.offered, places, network, tasks: TRIAL_TASKS, quota };
         let user = identity::draw().map_err(|error| Refused::Other(error.to_string()))?;
-        let plan = policy.worker(Some(user), Run { dir: &folder.own, own }, None);
+        let plan = policy.worker(Some(user), Run { dir: &folder.own, own: [&work, &tmp] }, None);
         let victim = i32::try_from(std::process::id()).unwrap_or(1);
         let canary = std::os::unix::ffi::OsStringExt::into_vec(folder.canary.clone().into_os_string());
         let command = Command {
             program: "trial".into(),
-            cwd: "/".into(),
+            cwd: work,
             confinement: Some(Arc::new(plan)),
-            trial: Some(Trial { canary, victim }),
+            trial: Some(Trial { canary, victim, room_bytes: TRIAL_ROOM.bytes }),
             ..Command::default()
         };
         let mut started = spawner.spawn(command).await.map_err(|error| match error {
@@ -236,8 +247,17 @@ impl Folder {
         fs::write(&folder.canary, "readable")?;
         fs::set_permissions(&folder.canary, fs::Permissions::from_mode(0o644))?;
         fs::create_dir(&folder.own)?;
+        for part in folder.parts() {
+            fs::create_dir(&part)?;
+            open_to_all(&part)?;
+        }
         fs::create_dir(&folder.root)?;
         Ok(folder)
+    }
+
+    /// What a run folder has, and is made again where that is in memory.
+    fn parts(&self) -> [PathBuf; 2] {
+        ["work", "tmp"].map(|part| self.own.join(part))
     }
 }
 
@@ -298,7 +318,7 @@ impl Survey {
     }
 
     /// The layers of the tier isolated: those that are there, and those that this version does not have.
-    pub(super) fn isolated_layers(&self) -> Vec<Layer> {
+    pub(super) fn isolated_layers(&self, quota: Result<&Quota, &Declined>) -> Vec<Layer> {
         const NOT_YET: &str = "not in this version";
         let enable =
             "a container that lets namespaces be made: CAP_SYS_ADMIN, or user namespaces for everybody";
@@ -326,16 +346,36 @@ impl Survey {
             own("ipcNamespace", Attempt::IpcNamespace, self.namespaces[1]),
             own("utsNamespace", Attempt::UtsNamespace, self.namespaces[2]),
             self.pid_namespace(enable),
-            Layer::off(
-                "diskQuota",
-                tier,
-                "not in this version: the disk space of a call is looked at while it runs",
-                "",
-            )
-            .optional(),
+            self.disk_quota(quota, enable).optional(),
             Layer::off("controlGroup", tier, NOT_YET, "").optional(),
             Layer::off("metadataAddresses", tier, "closed with network: \"none\" only", "").optional(),
         ]
+    }
+
+    /// Run folders in memory, with a limit of the kernel's.
+    fn disk_quota(&self, quota: Result<&Quota, &Declined>, enable: &str) -> Layer {
+        let (name, tier) = ("diskQuota", Tier::Isolated);
+        let refused =
+            [&self.no_trial, &self.no_namespaces, &self.no_mounts, &self.no_landlock, &self.no_quotas];
+        if let Some(why) = refused.into_iter().flatten().next() {
+            return Layer::off(name, tier, why.clone(), enable);
+        }
+        if !self.open.is_some_and(|open| open.is_full(Attempt::Fill)) {
+            return Layer::off(name, tier, "a trial wrote more than it may", enable);
+        }
+        let quota = match quota {
+            Ok(quota) => quota,
+            Err(declined) => return Layer::off(name, tier, declined.why.clone(), declined.enable),
+        };
+        let forked = if self.offered.pids {
+            format!(
+                "those of a zygote's workers are together, with {} MiB for all of them, and each is looked at while it runs",
+                quota.zygote.bytes >> 20
+            )
+        } else {
+            "those of workers that are forked are on the store's disk, as for those there has to be a PID namespace".to_owned()
+        };
+        Layer::on(name, tier).but(format!("run folders are in memory; {forked}"))
     }
 
     /// Of use with a `/proc` of one's own only, and so with a root of one's own.

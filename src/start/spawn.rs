@@ -17,7 +17,12 @@ pub(super) async fn boot(
     let script = scripts.scripts().await.map_err(failed)?.worker;
     let user = breed.shield.draw_user().map_err(|error| failed(error.to_string()))?;
     let modules = tree.map(node_modules);
-    let run = breed.store.0.runs().and_then(|runs| runs.create(modules.as_deref(), user));
+    let makes_its_own = breed.shield.workers_make_run_folders();
+    let run = breed
+        .store
+        .0
+        .runs()
+        .and_then(|runs| if makes_its_own { runs.own() } else { runs.create(modules.as_deref(), user) });
     let run = run.map_err(|error| failed(error.to_string()))?;
     let command = Command {
         program: breed.node.clone(),

@@ -331,7 +331,8 @@ impl Zygotes {
             ..Command::default()
         };
         let began = Instant::now();
-        let client = Client::boot(&*self.spawner, command).await.map_err(|error| error.to_string())?;
+        let mut client = Client::boot(&*self.spawner, command).await.map_err(|error| error.to_string())?;
+        let runs = settle_runs(runs, &mut client).await?;
         client.limit(breed.limits).await.map_err(|error| error.to_string())?;
         tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
         let client = Arc::new(client);
@@ -353,10 +354,13 @@ impl Zygotes {
             let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
             let shield = &spec.breed.shield;
             let user = shield.draw_user().map_err(|error| error.to_string())?;
-            let runs = spec.breed.store.0.nest().map_err(|error| error.to_string())?;
+            let store = &spec.breed.store.0;
+            let runs = if shield.zygotes_have_run_folders() { store.runs() } else { store.nest() };
+            let runs = runs.map_err(|error| error.to_string())?;
             let plan = shield.dependent_zygote(user, &spec.tree, runs.dir());
             let refused = match base.client.fork_zygote(plan.as_deref(), &payload).await {
-                Ok(client) => {
+                Ok(mut client) => {
+                    let runs = settle_runs(runs, &mut client).await?;
                     client.limit(spec.breed.limits).await.map_err(|error| error.to_string())?;
                     tracing::debug!(
                         target: NATIVE,
@@ -454,6 +458,13 @@ impl Zygotes {
         let lines = std::mem::take(&mut *self.lines());
         drop(lines);
     }
+}
+
+/// Where the run folders of a zygote's workers are: what it has mounted, if it has.
+async fn settle_runs(runs: Runs, client: &mut Client) -> Result<Runs, String> {
+    let Some(top) = client.take_scratch() else { return Ok(runs) };
+    let settled = tokio::task::spawn_blocking(move || runs.in_memory(top)).await;
+    settled.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
 /// Looks at a slot and boots what is missing. A nest that is `outdated` serves on while its successor boots.

@@ -1,7 +1,7 @@
 //! One thread that removes folders and notes uses, so that nobody waits for it: not a caller, not a runtime, not an event loop.
 
 use std::{
-    fs,
+    fs, io,
     path::PathBuf,
     sync::{
         Mutex, PoisonError,
@@ -11,6 +11,8 @@ use std::{
 };
 
 use super::remove::remove_dir;
+#[cfg(target_os = "linux")]
+use super::tmpfs::Tmpfs;
 
 /// Removals waiting at most; beyond it whoever asks does the removal itself.
 const QUEUE_JOBS: usize = 1024;
@@ -19,17 +21,34 @@ const QUEUE_JOBS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) dir: PathBuf,
+    /// Where it is, if that path leads there in a zygote only: its last part is the name to remove.
+    #[cfg(target_os = "linux")]
+    pub(super) tmpfs: Option<std::sync::Arc<Tmpfs>>,
     /// Let go of only once the folder is gone, so that no sweeper meets it half removed.
     pub(super) lock: Option<fs::File>,
 }
 
 impl Job {
     pub(super) fn remove(dir: PathBuf) -> Self {
-        Self { dir, lock: None }
+        Self {
+            dir,
+            #[cfg(target_os = "linux")]
+            tmpfs: None,
+            lock: None,
+        }
+    }
+
+    pub(super) fn act(&self) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if let Some(tmpfs) = &self.tmpfs {
+            let name = self.dir.file_name().and_then(|name| name.to_str());
+            return name.map_or(Ok(()), |name| tmpfs.remove(name));
+        }
+        remove_dir(&self.dir)
     }
 
     fn run(self) {
-        if let Err(error) = remove_dir(&self.dir) {
+        if let Err(error) = self.act() {
             tracing::warn!(
                 target: "native-sandbox-executor",
                 dir = %self.dir.display(),

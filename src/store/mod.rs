@@ -37,6 +37,8 @@ mod root;
 mod run_folder;
 mod shelf;
 mod sweep;
+#[cfg(target_os = "linux")]
+mod tmpfs;
 mod tree;
 
 use std::{
@@ -53,7 +55,7 @@ pub use inventory::Listed;
 pub use key::TreeKey;
 pub use lock::PathLock;
 pub use remove::remove_dir;
-pub use run_folder::{RunFolder, Runs};
+pub use run_folder::{RunFolder, Runs, Written};
 pub use shelf::{Pruned, RoomReport, Usage};
 pub use sweep::SweepReport;
 pub use tree::{Staging, Tree};
@@ -345,7 +347,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let lock = self.lock().take();
-        self.janitor.submit(Job { dir: self.host.clone(), lock });
+        self.janitor.submit(Job { lock, ..Job::remove(self.host.clone()) });
     }
 }
 

@@ -6,8 +6,11 @@ use std::{
     sync::Arc,
 };
 
+#[cfg(target_os = "linux")]
+use super::tmpfs::Tmpfs;
 use super::{
     Identity, Shared, StoreError, Tree,
+    janitor::Job,
     root::{self, Access, builder},
     unique_name,
 };
@@ -20,6 +23,25 @@ use super::{
 pub struct RunFolder {
     dir: PathBuf,
     place: Arc<Place>,
+    /// Its process makes it, on a file system that goes with the process.
+    is_own: bool,
+}
+
+/// What a call writes to, as far as it can be looked at from outside.
+#[derive(Debug, Clone)]
+pub enum Written {
+    /// These folders.
+    Disk([PathBuf; 2]),
+    /// A run folder in memory, beside others of its zygote's workers.
+    #[cfg(target_os = "linux")]
+    Memory {
+        /// Where.
+        tmpfs: Arc<Tmpfs>,
+        /// The run folder's name in it.
+        name: String,
+    },
+    /// A file system of its own, in memory: the kernel limits it.
+    Own,
 }
 
 /// A folder that run folders are made in. One of a nest goes with its last handle.
@@ -35,6 +57,9 @@ struct Place {
     identity: Option<Identity>,
     /// Belongs to one zygote and its workers.
     is_nest: bool,
+    /// What is mounted there for a zygote and its workers: in it, and not in the folder that the host sees, are the run folders.
+    #[cfg(target_os = "linux")]
+    tmpfs: Option<Arc<Tmpfs>>,
     shared: Arc<Shared>,
 }
 
@@ -57,7 +82,34 @@ impl Runs {
         let metadata =
             shared.retrying(|| fs::symlink_metadata(&dir).map_err(StoreError::io("look at", &dir)))?;
         let identity = Some(Identity::of(&metadata));
-        Ok(Self { place: Arc::new(Place { dir, identity, is_nest, shared: Arc::clone(shared) }) })
+        Ok(Self {
+            place: Arc::new(Place {
+                dir,
+                identity,
+                is_nest,
+                #[cfg(target_os = "linux")]
+                tmpfs: None,
+                shared: Arc::clone(shared),
+            }),
+        })
+    }
+
+    /// The same place, with what a zygote has mounted there, which is emptied. `top` is a descriptor of that, from before the zygote
+    /// loaded anything. Blocks.
+    #[cfg(target_os = "linux")]
+    pub fn in_memory(&self, top: std::os::fd::OwnedFd) -> Result<Self, StoreError> {
+        let Place { dir, shared, .. } = &*self.place;
+        let tmpfs = Tmpfs::new(top);
+        tmpfs.clear().map_err(StoreError::io("empty the run folders at", dir))?;
+        Ok(Self {
+            place: Arc::new(Place {
+                dir: dir.clone(),
+                identity: None,
+                is_nest: false,
+                tmpfs: Some(Arc::new(tmpfs)),
+                shared: Arc::clone(shared),
+            }),
+        })
     }
 
     /// The folder.
@@ -67,20 +119,38 @@ impl Runs {
 
     /// Whether the folder is still the one it was: temp folders get wiped under long-running hosts.
     pub fn is_current(&self) -> bool {
+        if self.place.is_in_memory() {
+            return true;
+        }
         let found = fs::symlink_metadata(&self.place.dir).ok();
         found.map(|metadata| Identity::of(&metadata)) == self.place.identity
     }
 
-    /// Makes a run folder: six system calls. `node_modules` is where it leads to packages, if to any; `owner` is the user who
+    /// One that its process makes: nothing is there for the host.
+    pub fn own(&self) -> Result<RunFolder, StoreError> {
+        let dir = self.place.dir.join(unique_name()?);
+        Ok(RunFolder { dir, place: Arc::clone(&self.place), is_own: true })
+    }
+
+    /// Makes a run folder: six system calls, or eight in memory. `node_modules` is where it leads to packages, if to any; `owner` is the user who
     /// works in it, if that is not the host's.
     pub fn create(&self, node_modules: Option<&Path>, owner: Option<u32>) -> Result<RunFolder, StoreError> {
         let Place { dir: parent, shared, .. } = &*self.place;
-        let dir = parent.join(unique_name()?);
+        let name = unique_name()?;
+        let dir = parent.join(&name);
+        #[cfg(target_os = "linux")]
+        if let Some(tmpfs) = &self.place.tmpfs {
+            // From here on a failure removes what was made.
+            let folder = RunFolder { dir, place: Arc::clone(&self.place), is_own: false };
+            let made = tmpfs.create(&name, node_modules, owner);
+            made.map_err(StoreError::io("create the run folder", &folder.dir))?;
+            return Ok(folder);
+        }
         // Another user passes through it, and has what is below.
         let outer = builder(if owner.is_some() { 0o711 } else { 0o700 });
         shared.retrying(|| outer.create(&dir).map_err(StoreError::io("create the run folder", &dir)))?;
         // From here on a failure removes what was made.
-        let folder = RunFolder { dir, place: Arc::clone(&self.place) };
+        let folder = RunFolder { dir, place: Arc::clone(&self.place), is_own: false };
         let private = builder(0o700);
         for part in [folder.cwd(), folder.tmpdir()] {
             private.create(&part).map_err(StoreError::io("create the folder", &part))?;
@@ -93,6 +163,24 @@ impl Runs {
             symlink_dir(target, &link).map_err(StoreError::io("create the symlink", &link))?;
         }
         Ok(folder)
+    }
+}
+
+impl Place {
+    fn is_in_memory(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.tmpfs.is_some();
+        #[cfg(not(target_os = "linux"))]
+        return false;
+    }
+
+    /// The removal of a run folder.
+    fn removal(&self, dir: PathBuf) -> Job {
+        Job {
+            #[cfg(target_os = "linux")]
+            tmpfs: self.tmpfs.clone(),
+            ..Job::remove(dir)
+        }
     }
 }
 
@@ -122,7 +210,20 @@ impl RunFolder {
 
     /// Whether it is still there.
     pub fn is_there(&self) -> bool {
-        self.dir.is_dir()
+        // Nobody but its zygote, or its process, knows one in memory.
+        self.is_own || self.place.is_in_memory() || self.dir.is_dir()
+    }
+
+    /// What its call writes to.
+    pub fn written(&self) -> Written {
+        if self.is_own {
+            return Written::Own;
+        }
+        #[cfg(target_os = "linux")]
+        if let (Some(tmpfs), Some(name)) = (&self.place.tmpfs, self.dir.file_name()) {
+            return Written::Memory { tmpfs: Arc::clone(tmpfs), name: name.to_string_lossy().into_owned() };
+        }
+        Written::Disk([self.cwd(), self.tmpdir()])
     }
 
     /// The folder.
@@ -143,7 +244,9 @@ impl RunFolder {
     /// Removes it now instead of in the background. Blocks.
     pub fn remove(mut self) -> io::Result<()> {
         // What is left after a failure is tried again by the drop.
-        super::remove_dir(&self.dir)?;
+        if !self.is_own {
+            self.place.removal(self.dir.clone()).act()?;
+        }
         self.dir = PathBuf::new();
         Ok(())
     }
@@ -151,8 +254,8 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        if !self.dir.as_os_str().is_empty() {
-            self.place.shared.discard(std::mem::take(&mut self.dir));
+        if !self.is_own && !self.dir.as_os_str().is_empty() {
+            self.place.shared.janitor.submit(self.place.removal(std::mem::take(&mut self.dir)));
         }
     }
 }

@@ -324,7 +324,7 @@ impl Store {
             }
             Err(error) => return Err(error),
         };
-        self.shared.janitor.submit(Job { dir: gone, lock });
+        self.shared.janitor.submit(Job { lock, ..Job::remove(gone) });
         Ok(Removal::Done)
     }
 

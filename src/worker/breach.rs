@@ -7,6 +7,7 @@
 //! | SIGKILL that nobody sent, and the kernel has counted one more process killed for memory | the machine's memory |
 //! | SIGXCPU; SIGKILL once the CPU time is used up | CPU time |
 //! | SIGXFSZ; a thrown `EFBIG` | size of a file |
+//! | a thrown `ENOSPC`, where run folders are on a file system with that limit | disk space and files of the call |
 //! | a thrown `EMFILE` | open files (no code of its own: the function's error, with the limit) |
 
 use serde::Deserialize;
@@ -15,7 +16,7 @@ use serde_json::value::RawValue;
 use super::outcome::signal_name;
 use crate::{
     error::{Code, Phase, SandboxError},
-    limits::CallLimits,
+    limits::{CallLimits, DISK_LIMIT_FILES},
     process::ExitStatus,
 };
 
@@ -134,10 +135,13 @@ fn file_words(limits: &CallLimits) -> String {
     format!("a file grew too large, the limit is {} MB; write less, or raise fileSizeMb", limits.file_size_mb)
 }
 
-/// `error` as the limit that it is about, if what was thrown says so.
-pub fn of_thrown(error: SandboxError, limits: &CallLimits) -> SandboxError {
+/// `error` as the limit that it is about, if what was thrown says so. `room_is_limited`: it is the call's own limit that leaves it
+/// no room to write.
+pub fn of_thrown(error: SandboxError, limits: &CallLimits, room_is_limited: bool) -> SandboxError {
     let thrown = error.cause_json.as_deref().filter(|_| error.code == Code::ToolError);
-    let Some((code, words)) = thrown.and_then(|json| limit_of(json, limits)) else { return error };
+    let Some((code, words)) = thrown.and_then(|json| limit_of(json, limits, room_is_limited)) else {
+        return error;
+    };
     SandboxError { message: format!("{}\n {words}", error.message), code, ..error }
 }
 
@@ -158,10 +162,10 @@ struct Fields {
     syscall: Option<String>,
 }
 
-fn limit_of(json: &str, limits: &CallLimits) -> Option<(Code, String)> {
+fn limit_of(json: &str, limits: &CallLimits, room_is_limited: bool) -> Option<(Code, String)> {
     let mut thrown: Option<Box<Thrown<'_>>> = serde_json::from_str(json).ok();
     while let Some(one) = thrown {
-        if let Some(found) = limit_of_one(&one, limits) {
+        if let Some(found) = limit_of_one(&one, limits, room_is_limited) {
             return Some(found);
         }
         thrown = one.cause;
@@ -169,7 +173,7 @@ fn limit_of(json: &str, limits: &CallLimits) -> Option<(Code, String)> {
     None
 }
 
-fn limit_of_one(thrown: &Thrown<'_>, limits: &CallLimits) -> Option<(Code, String)> {
+fn limit_of_one(thrown: &Thrown<'_>, limits: &CallLimits, room_is_limited: bool) -> Option<(Code, String)> {
     let message = thrown.message.as_deref().unwrap_or_default();
     let is_range = thrown.name.as_deref() == Some("RangeError");
     if is_range && ALLOCATION_WORDS.iter().any(|words| message.contains(words)) {
@@ -179,6 +183,7 @@ fn limit_of_one(thrown: &Thrown<'_>, limits: &CallLimits) -> Option<(Code, Strin
     let is_spawn = fields.syscall.is_some_and(|call| call.starts_with("spawn"));
     match fields.code.as_deref()? {
         "EFBIG" => Some((Code::DiskLimit, file_words(limits))),
+        "ENOSPC" if room_is_limited => Some((Code::DiskLimit, room_words(limits))),
         "ENOMEM" | "ERR_WORKER_OUT_OF_MEMORY" => Some((Code::MemoryLimit, native_words(limits))),
         "EAGAIN" if is_spawn => Some((Code::ProcessLimit, process_words(limits))),
         "EMFILE" => Some((
@@ -196,6 +201,14 @@ fn process_words(limits: &CallLimits) -> String {
     format!(
         "too many processes at once, the limit is {}; start fewer, or raise maxProcesses",
         limits.processes
+    )
+}
+
+fn room_words(limits: &CallLimits) -> String {
+    format!(
+        "no room is left to write to, the limit is {} MB in working and temp folder together and {DISK_LIMIT_FILES} files; write less, \
+         or raise diskMb",
+        limits.disk_mb
     )
 }
 
@@ -302,7 +315,7 @@ mod tests {
     fn a_thrown_refusal_of_the_system_is_its_limit_wherever_it_is_in_the_chain() {
         let told = |json: &str| {
             let error = SandboxError::new(Code::ToolError, Phase::Run, "it failed");
-            let told = of_thrown(SandboxError { cause_json: Some(json.to_owned()), ..error }, &LIMITS);
+            let told = of_thrown(SandboxError { cause_json: Some(json.to_owned()), ..error }, &LIMITS, true);
             (told.code, told.message)
         };
         for (json, code, words) in [
@@ -317,6 +330,7 @@ mod tests {
                 "nativeMemoryMb",
             ),
             (r#"{"text":"","name":"Error","fields":{"code":"EFBIG"}}"#, Code::DiskLimit, "limit is 8 MB"),
+            (r#"{"text":"","name":"Error","fields":{"code":"ENOSPC"}}"#, Code::DiskLimit, "limit is 9 MB"),
             (
                 r#"{"text":"","cause":{"text":"","name":"E","fields":{"code":"EFBIG"}}}"#,
                 Code::DiskLimit,
@@ -342,5 +356,13 @@ mod tests {
         ] {
             assert_eq!(told(json), (Code::ToolError, "it failed".to_owned()), "{json}");
         }
+    }
+
+    #[test]
+    fn a_full_disk_of_the_machine_is_no_limit_of_the_call() {
+        let json = r#"{"text":"","name":"Error","fields":{"code":"ENOSPC"}}"#;
+        let error = SandboxError::new(Code::ToolError, Phase::Run, "it failed");
+        let error = SandboxError { cause_json: Some(json.to_owned()), ..error };
+        assert_eq!(of_thrown(error, &LIMITS, false).code, Code::ToolError);
     }
 }

@@ -282,6 +282,38 @@ export default [
     escaped: reached,
   },
   {
+    id: 'bombs/disk-at-once',
+    what: 'writes 200 MB into its folder without a pause, where 16 MB are allowed',
+    from: 'isolated',
+    layer: 'diskQuota',
+    options: { diskMb: 16 },
+    needs: optional('diskMb'),
+    attempt: () => {
+      const fs = require('node:fs');
+      const fd = fs.openSync('large', 'w');
+      for (let at = 0; at < 200; at++) fs.writeSync(fd, Buffer.alloc(1e6, 1));
+      return 'all of it';
+    },
+    escaped: reached,
+  },
+  {
+    id: 'bombs/files-at-once',
+    what: 'makes 900,000 files in its folder without a pause, where 100,000 are allowed',
+    from: 'isolated',
+    layer: 'diskQuota',
+    attempt: () => {
+      const fs = require('node:fs');
+      for (let at = 0; at < 900_000; at++) fs.closeSync(fs.openSync(`f${at}`, 'w'));
+      return 'all of it';
+    },
+    control: () => {
+      const fs = require('node:fs');
+      for (let at = 0; at < 2000; at++) fs.closeSync(fs.openSync(`f${at}`, 'w'));
+      return 'all of it';
+    },
+    escaped: reached,
+  },
+  {
     id: 'bombs/file',
     what: 'writes a file of 200 MB, where 16 MB are allowed',
     from: 'base',

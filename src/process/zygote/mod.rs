@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use native_sandbox_confine::Plan;
+use native_sandbox_confine::{Contents, Plan, SCRATCH_WORD};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
@@ -85,6 +85,8 @@ pub struct Client {
     link: Arc<Link>,
     /// What it said when it was ready (JSON).
     report: String,
+    /// What it has mounted for the run folders of its workers, where its plan has such.
+    scratch: Option<OwnedFd>,
     forks: AtomicU64,
 }
 
@@ -122,17 +124,19 @@ impl Client {
         let (own, theirs) = control_pair()?;
         let command =
             Command { descriptor_3: Some(Arc::new(theirs)), channel: false, forks: true, ..command };
+        let has_scratch = sends_scratch(command.confinement.as_deref());
         let Started { process, stdout, stderr, .. } = spawner.spawn(command).await?;
         for mut output in [stdout, stderr] {
             // A full pipe would stop it. What it has to say goes over its socket.
             tokio::spawn(async move { tokio::io::copy(&mut output, &mut tokio::io::sink()).await });
         }
-        Self::open(own, Origin::Launched { _process: process }).await
+        Self::open(own, Origin::Launched { _process: process }, has_scratch).await
     }
 
     /// Forks another zygote from this one; `payload` is JSON for `zygote.cjs`. Cancelled, it ends by itself.
     /// `plan` is what it gives up before it loads anything.
     pub async fn fork_zygote(&self, plan: Option<&Plan>, payload: &str) -> Result<Self, ZygoteError> {
+        let has_scratch = sends_scratch(plan);
         let plan = encoded(plan)?;
         let (own, theirs) = control_pair()?;
         let process = self
@@ -142,7 +146,8 @@ impl Client {
                 payload: payload.as_bytes(),
             })
             .await?;
-        Self::open(own, Origin::Forked { _process: process, _link: Arc::clone(&self.link) }).await
+        let origin = Origin::Forked { _process: process, _link: Arc::clone(&self.link) };
+        Self::open(own, origin, has_scratch).await
     }
 
     /// Sets the kernel limits of the workers that it forks from now on.
@@ -175,14 +180,20 @@ impl Client {
         &self.report
     }
 
+    /// The top of what it has mounted for the run folders of its workers, where its plan has such; once.
+    pub fn take_scratch(&mut self) -> Option<OwnedFd> {
+        self.scratch.take()
+    }
+
     /// Whether it can be asked for children.
     pub fn is_open(&self) -> bool {
         !self.link.children().closed
     }
 
-    async fn open(socket: OwnedFd, origin: Origin) -> Result<Self, ZygoteError> {
+    async fn open(socket: OwnedFd, origin: Origin, has_scratch: bool) -> Result<Self, ZygoteError> {
         let socket =
             sys::register(socket, Interest::READABLE | Interest::WRITABLE).map_err(step("register"))?;
+        let scratch = if has_scratch { Some(scratch_of(&socket).await?) } else { None };
         let socket = Arc::new(socket);
         let children = Arc::new(Mutex::new(Children::default()));
         let (ready, told) = oneshot::channel();
@@ -197,7 +208,9 @@ impl Client {
         );
         let link = Link { socket, children, runtime: Handle::current(), _origin: origin };
         match timeout(READY_LIMIT, told).await {
-            Ok(Ok(Ok(report))) => Ok(Self { link: Arc::new(link), report, forks: AtomicU64::new(0) }),
+            Ok(Ok(Ok(report))) => {
+                Ok(Self { link: Arc::new(link), report, scratch, forks: AtomicU64::new(0) })
+            }
             Ok(Ok(Err(reason))) => Err(ZygoteError::Refused { reason }),
             Ok(Err(_)) => Err(ZygoteError::Lost { what: "ended while it booted" }),
             Err(_) => Err(ZygoteError::Lost { what: "was not ready in time" }),
@@ -235,6 +248,32 @@ impl Client {
                 Err(ZygoteError::Lost { what: "did not answer in time" })
             }
         }
+    }
+}
+
+/// Whether who applies this plan sends what it has mounted.
+fn sends_scratch(plan: Option<&Plan>) -> bool {
+    let scratch = plan.and_then(|plan| plan.scratch.as_ref());
+    scratch.is_some_and(|scratch| scratch.contents == Contents::RunFolders)
+}
+
+/// Receives it. It is the first that comes, from before the zygote ran anything that could send another.
+async fn scratch_of(socket: &AsyncFd<OwnedFd>) -> Result<OwnedFd, ZygoteError> {
+    let mut word = [0; SCRATCH_WORD.len() + 1];
+    let receive = async {
+        loop {
+            let mut ready = socket.readable().await?;
+            if let Ok(received) = ready.try_io(|socket| receive_now(socket.as_fd(), &mut word)) {
+                break received;
+            }
+        }
+    };
+    match timeout(READY_LIMIT, receive).await {
+        Ok(Ok((size, Some(top)))) if word[..size] == SCRATCH_WORD => Ok(top),
+        Ok(Ok((0, _))) => Err(ZygoteError::Lost { what: "ended before it ran" }),
+        Ok(Ok(_)) => Err(ZygoteError::Lost { what: "did not send its place for run folders" }),
+        Ok(Err(error)) => Err(step("recvmsg")(error)),
+        Err(_) => Err(ZygoteError::Lost { what: "did not begin in time" }),
     }
 }
 

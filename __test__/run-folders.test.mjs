@@ -1,0 +1,164 @@
+// Where run folders are, and what keeps a call from filling more than its own: on every rung, in memory where the machine lets
+// that be had (layer `diskQuota`), else on the store's disk.
+
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import test, { after, before } from 'node:test';
+import { LINUX, ownWorld, rejection, surface, tool, until } from './helpers.mjs';
+import { useRegistry } from './registry.mjs';
+
+const { tmp } = ownWorld();
+const { NativeSandboxExecutor, isolationReport } = surface();
+const FORKS = LINUX && [22, 24].includes(Number.parseInt(process.versions.node, 10));
+const RUNGS = ['spawn', 'standby', ...(FORKS ? ['zygote'] : [])];
+const options = { skip: !LINUX && 'there is no such layer elsewhere', timeout: 120_000 };
+
+/** Tries to leave something where the folders of later calls will be; it finds that place among the mounts. */
+const PLANTER = `
+  const fs = require('node:fs');
+  const mounts = fs.readFileSync('/proc/self/mountinfo', 'utf8').split('\\n').map((line) => line.split(' ')[4]);
+  const runs = mounts.findLast((at) => at?.endsWith('/runs'));
+  const attempt = (act) => { try { act(); return 'done'; } catch (error) { return error.code; } };
+  exports.at = process.pid;
+  exports.runs = runs;
+  exports.planted = runs && attempt(() => fs.mkdirSync(runs + '/planted'));
+  exports.filled = runs && attempt(() => fs.writeFileSync(runs + '/filled', Buffer.alloc(1 << 20, 1)));
+`;
+
+const executors = new Map();
+const executor = (settings) => {
+  const key = JSON.stringify(settings);
+  if (!executors.has(key)) executors.set(key, new NativeSandboxExecutor(settings));
+  return executors.get(key);
+};
+const call = (settings, code, args = {}, over = {}) =>
+  executor(settings).executeFunctionTool('run-folders', args, tool(code, over));
+
+let registry;
+let layer;
+const reportedLayer = async () => (await isolationReport()).layers.find(({ name }) => name === 'diskQuota');
+before(async () => {
+  registry = await useRegistry({ planter: { '1.0.0': { 'index.js': PLANTER } } });
+  layer = await reportedLayer();
+});
+after(async () => {
+  for (const one of executors.values()) await one.cleanup();
+  await registry.close();
+});
+
+/** The run folders that the machine shows. */
+function shown() {
+  const store = readdirSync(tmp).find((name) => name.startsWith('native-sandbox-executor'));
+  const hosts = join(tmp, store, 'hosts');
+  return readdirSync(hosts).flatMap((host) =>
+    existsSync(join(hosts, host, 'runs')) ? readdirSync(join(hosts, host, 'runs')) : []
+  );
+}
+
+const PLACES = `async () => {
+  const fs = require('node:fs');
+  const own = __dirname;
+  const free = fs.statfsSync('.');
+  return {
+    cwd: process.cwd(), tmp: require('node:os').tmpdir(), own, home: process.env.HOME,
+    bytes: free.blocks * free.bsize, used: (free.blocks - free.bfree) * free.bsize, files: free.files,
+    mode: fs.statSync('.').mode & 0o777, owner: fs.statSync('.').uid === process.getuid(),
+  };
+}`;
+
+test('in memory, the machine shows none, nor anything that is mounted', options, async () => {
+  for (const start of RUNGS) await call({ start }, PLACES);
+  if (!layer.inForce) return assert.ok(layer.why);
+  assert.deepEqual(shown(), []);
+  assert.ok(!readFileSync('/proc/self/mounts', 'utf8').includes(tmp));
+});
+
+for (const start of RUNGS) {
+  test(`${start}: a call sees its folders at the same places, wherever they are`, options, async () => {
+    for (const runFolders of ['auto', 'disk']) {
+      const found = await call({ start, runFolders, diskMb: 32 }, PLACES);
+      assert.ok(found.cwd.startsWith(join(tmp, 'native-sandbox-executor-')), found.cwd);
+      assert.match(found.cwd, /\/hosts\/[^/]+\/runs\/[0-9a-f]{32}\/work$/);
+      assert.equal(found.tmp, join(dirname(found.cwd), 'tmp'));
+      assert.deepEqual([found.own, found.home, found.mode, found.owner], [found.cwd, found.cwd, 0o700, true]);
+      if (!layer.inForce || runFolders === 'disk') continue;
+      const calls = start === 'zygote' ? 8 : 1;
+      assert.equal(found.bytes, 32 * calls * 2 ** 20);
+      assert.equal(found.files, 100_004 * calls);
+    }
+  });
+
+  test(`${start}: more than its limit is refused at once, and told by its name`, options, async () => {
+    if (!layer.inForce) return assert.ok(layer.why);
+    // 160 MiB: more than eight calls may take together.
+    const fill = `const fd = require('node:fs').openSync('f', 'w'); const mib = Buffer.alloc(1 << 20, 1);
+      for (let at = 0; at < 160; at++) require('node:fs').writeSync(fd, mib);`;
+    const settings = { start, diskMb: 16 };
+    const error = await rejection(call(settings, `async () => { ${fill} return 1 }`));
+    assert.equal(error.code, 'DISK_LIMIT', error.message);
+    assert.match(error.message, /the limit is 16 MB.*raise diskMb/);
+    // One that handles it goes on.
+    const code = await call(settings, `async () => { try { ${fill} } catch (error) { return error.code } return 1 }`);
+    assert.equal(code, 'ENOSPC');
+  });
+
+  test(`${start}: what a call wrote goes with it`, options, async () => {
+    const settings = { start, diskMb: 16 };
+    const write = `async () => { require('node:fs').mkdirSync('a/b', { recursive: true });
+      for (let at = 0; at < 4; at++) require('node:fs').writeFileSync('a/b/' + at, Buffer.alloc(1 << 20, 1)); return process.cwd() }`;
+    const before = await call(settings, write);
+    if (layer.inForce) {
+      await until(async () => (await call(settings, PLACES)).used < 2 ** 20, 20_000, 'the memory is free again');
+    }
+    assert.equal(
+      await call(settings, 'async ({ before }) => require("node:fs").existsSync(before)', { before }),
+      false
+    );
+  });
+}
+
+test('what a package leaves while it is loaded is not there for any call', options, async () => {
+  const code = `async () => {
+    const { at, runs, planted, filled } = require('planter');
+    const fs = require('node:fs');
+    const { dirname } = require('node:path');
+    const place = dirname(dirname(process.cwd()));
+    return { ahead: at !== process.pid, runs, planted, filled, there: ['planted', 'filled'].map((name) => fs.existsSync(place + '/' + name)) };
+  }`;
+  const settings = FORKS ? { start: 'zygote' } : { start: 'spawn' };
+  let found = { ahead: false };
+  for (let more = 0; more < 200 && !found.ahead; more++) {
+    found = await call(settings, code, {}, { dependencies: { planter: '1.0.0' } });
+    assert.deepEqual(found.there, [false, false]);
+  }
+  assert.equal(found.ahead, FORKS);
+  if (FORKS && layer.inForce && (await isolationReport()).layers.find(({ name }) => name === 'pidNamespace').inForce) {
+    assert.match(found.runs, /\/runs$/);
+    if (process.getuid() === 0) assert.equal(found.planted, 'EACCES');
+  }
+});
+
+test('the operator chooses, and the report says what came of it', options, async () => {
+  if (!layer.inForce) return assert.ok(layer.why);
+  await call({ runFolders: 'disk' }, '() => 1');
+  let told = await reportedLayer();
+  assert.equal(told.inForce, false);
+  assert.match(told.why, /runFolders is "disk"/);
+  // No machine has eight times as much.
+  const diskMb = 2 ** 31;
+  await call({ diskMb }, '() => 1');
+  told = await reportedLayer();
+  assert.equal(told.inForce, false);
+  assert.match(`${told.why} ${told.enable}`, /diskMb is 2147483648, .*an eighth of the memory.* runFolders: "memory"/);
+  await call({ diskMb, runFolders: 'memory' }, '() => 1');
+  assert.equal((await reportedLayer()).inForce, true);
+});
+
+test('on disk, a run folder is removed too', options, async () => {
+  const cwd = await call(
+    { runFolders: 'disk', start: 'spawn' },
+    '() => { require("node:fs").writeFileSync("f", "x"); return process.cwd() }'
+  );
+  await until(() => !existsSync(dirname(cwd)), 20_000, 'the folder is gone');
+});

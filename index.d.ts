@@ -265,8 +265,8 @@ export interface ExecutorOptions {
    *
    * Where run folders are in memory (`runFolders`), writing beyond it throws `ENOSPC` in the function, and rejects with `DISK_LIMIT` if that
    * is not caught. Forked workers of one tree share room for eight such calls: a call beyond its own limit is ended and rejected
-   * with `DISK_LIMIT`, as it is on disk. That is looked at every 100 ms or less often: a call can write more between two looks. On disk,
-   * what is written elsewhere, or deleted and still open, is not seen.
+   * with `DISK_LIMIT`, as it is on disk. That is looked at every 100 ms or less often: a call can write more between two looks; what is
+   * deleted and still open is not seen by that look, and on disk by none, nor is there what is written elsewhere.
    *
    * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_DISK_MB`.
    */

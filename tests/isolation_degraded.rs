@@ -9,8 +9,9 @@ use std::{ffi::c_long, sync::Arc};
 
 use native_sandbox_confine::{Instruction, Plan};
 use native_sandbox_executor::{
-    config::{Network, Tier},
-    isolation::{Ground, Places, Survey, others_reach},
+    config::{Network, RunFolders, Tier},
+    isolation::{Declined, Ground, Places, Quota, Survey, others_reach},
+    limits::CallLimits,
     process::{Command, ExitStatus, Spawner},
     store::Store,
 };
@@ -58,9 +59,13 @@ async fn inner() {
     let folder = tempfile::Builder::new().prefix("nse-degraded-").tempdir_in("/tmp").unwrap();
     let store = Store::open(folder.path()).unwrap();
     let survey = Survey::take(&launcher(), &store).await;
-    let ground = Ground::new(&survey, Network::Open, Places::default(), None, 64);
+    let ground = Ground::new(&survey, Network::Open, Places::default(), None, 64, quota());
     println!("{MARK}{}", serde_json::to_string(&ground.report).unwrap());
     drop(store);
+}
+
+fn quota() -> Result<Quota, Declined> {
+    Quota::new(&CallLimits::DEFAULT, RunFolders::Memory, None)
 }
 
 fn layer<'a>(report: &'a Value, name: &str) -> &'a Value {
@@ -106,9 +111,12 @@ async fn without_namespaces_the_tier_confined_stays() {
     let offered = report(Plan { capabilities: u64::MAX, ..Plan::default() }).await;
     let expected = if offered["tier"] == "isolated" { "confined" } else { offered["tier"].as_str().unwrap() };
     for (call, off) in [
-        (libc::SYS_unshare, &["mountNamespace", "ipcNamespace", "utsNamespace", "pidNamespace"][..]),
-        (libc::SYS_mount, &["mountNamespace", "pidNamespace"][..]),
-        (libc::SYS_pivot_root, &["mountNamespace", "pidNamespace"][..]),
+        (
+            libc::SYS_unshare,
+            &["mountNamespace", "ipcNamespace", "utsNamespace", "pidNamespace", "diskQuota"][..],
+        ),
+        (libc::SYS_mount, &["mountNamespace", "pidNamespace", "diskQuota"][..]),
+        (libc::SYS_pivot_root, &["mountNamespace", "pidNamespace", "diskQuota"][..]),
         (libc::SYS_pidfd_open, &["pidNamespace"][..]),
     ] {
         let report = report(with(refusing(&[(call, libc::EPERM)]))).await;
@@ -117,6 +125,7 @@ async fn without_namespaces_the_tier_confined_stays() {
         if call == libc::SYS_pidfd_open {
             // And nothing else is given up with it.
             assert_eq!(layer(&report, "mountNamespace"), layer(&offered, "mountNamespace"));
+            assert_eq!(layer(&report, "diskQuota")["inForce"], layer(&offered, "diskQuota")["inForce"]);
         }
     }
 }
@@ -143,7 +152,7 @@ async fn an_unprivileged_user_has_no_users_to_give_but_all_else() {
 
 #[test]
 fn the_report_of_a_tier_is_what_requirements_are_measured_by() {
-    let ground = Ground::new(&Survey::default(), Network::Open, Places::default(), None, 64);
+    let ground = Ground::new(&Survey::default(), Network::Open, Places::default(), None, 64, quota());
     assert_eq!(ground.report.tier, Tier::Base);
     let text = ground.report.objection(Some(Tier::Confined), Network::Open).unwrap();
     assert!(text.contains("files") && text.contains("systemCalls"), "{text}");

@@ -156,7 +156,7 @@ export interface CallOptions {
    */
   onLogs?(chunk: LogChunk): void;
   /**
-   * Called once when the processes of the call are gone, which may be after its promise settled; for a call that got no process too. Not
+   * Called once when the processes of the call are gone and whoever awaits its promise has the answer; for a call that got no process too. Not
    * called where the call was refused before it was queued: bad options, a signal that had fired, a shutdown. Waiting for
    * it keeps no process alive.
    */
@@ -896,7 +896,7 @@ export interface StepMessage extends CallMessage {
   reused?: boolean;
 }
 
-/** What the channel `native-sandbox-executor:usage` publishes, once nothing of a call is left. */
+/** What the channel `native-sandbox-executor:usage` publishes, once a call is answered and nothing of it is left. */
 export interface UsageMessage {
   callId: number;
   toolId: string;

@@ -3,6 +3,7 @@
 // The provider `native`: forwards a call to the core and turns its outcome into a value or a `SandboxError`.
 
 const { SandboxError, callSite, fromOutcome, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
+const { Handover } = require('./handover.js');
 const {
   field,
   hidden,
@@ -183,7 +184,7 @@ class NativeSandboxExecutor {
   async #run(toolId, args, config, call, observer) {
     assertOpen();
     const core = this.#takeCore();
-    const { request, argsText, signal, isAborted, onEvent } = prepare(toolId, args, config, call, observer);
+    const { request, argsText, signal, isAborted, onEvent, handover } = prepare(toolId, args, config, call, observer);
     if (isAborted) throw aborted(signal);
 
     const callId = nextCallId++;
@@ -193,6 +194,7 @@ class NativeSandboxExecutor {
       outcome = await core.execute(callId, request, argsText, onEvent);
     } finally {
       leave?.();
+      handover?.settled();
     }
     if (observer && outcome.steps) marked(observer, parse(outcome.steps));
     if (outcome.ok) return parseResult(outcome.value);
@@ -247,17 +249,19 @@ function prepare(toolId, args, config, call, observer) {
     throw invalidConfig(`the function tool's config must be an object, got ${kindOf(config)}`);
   }
   const { signal, isAborted, onLogs, onUsage } = companions(call);
+  const handover = onUsage || observer ? new Handover() : undefined;
   return {
     request: requestJson(toolId, config, {
       __proto__: null,
       logs: onLogs !== undefined,
       steps: observer !== undefined,
-      usage: onUsage !== undefined || observer !== undefined,
+      usage: handover !== undefined,
     }),
     argsText: argsJson(args),
     signal,
     isAborted,
-    onEvent: onLogs || onUsage || observer ? eventHandler(onLogs, onUsage, observer) : null,
+    onEvent: onLogs || handover ? eventHandler(onLogs, onUsage, observer, handover) : null,
+    handover,
   };
 }
 
@@ -288,13 +292,15 @@ function listener(call, name) {
 }
 
 /** Takes what waited together, in the order in which it came. */
-function eventHandler(onLogs, onUsage, observer) {
+function eventHandler(onLogs, onUsage, observer, handover) {
+  const use = (text) => {
+    observer?.use(parse(text));
+    if (onUsage) quietly(() => onUsage(parse(text)));
+  };
   const take = ({ kind, text }) => {
     if (kind === 'step') observer?.mark(parse(text));
-    else if (kind === 'usage') {
-      observer?.use(parse(text));
-      if (onUsage) quietly(() => onUsage(parse(text)));
-    } else if (onLogs) quietly(() => onLogs({ stream: kind, text }));
+    else if (kind === 'usage') handover.after(() => use(text));
+    else if (onLogs) quietly(() => onLogs({ stream: kind, text }));
   };
   return (events) => {
     for (let i = 0; i < events.length; i++) take(events[i]);

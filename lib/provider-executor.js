@@ -7,6 +7,7 @@ const { randomBytes } = require('node:crypto');
 const { StringDecoder } = require('node:string_decoder');
 const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
 const { SandboxError, fromOutcome, invalidConfig, reasonOf, textOf } = require('./errors.js');
+const { Handover } = require('./handover.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
 const { hasOwn, hidden } = require('./intrinsics.js');
 const { log, quietly } = require('./logger.js');
@@ -90,6 +91,7 @@ class ProviderExecutor {
     const stop = new AbortController();
     const leave = signal ? whenAborted(signal, () => stop.abort(signal)) : undefined;
     const record = new CallRecord(observer);
+    const handover = new Handover();
     const entry = { toolId: toolText, stop, started: false, settled: undefined, record };
     entry.onLogs = (stream, text) => text && quietly(() => onLogs?.({ stream, text }));
     const life = this.#live(entry, request, argsText, sandboxConfig);
@@ -104,8 +106,10 @@ class ProviderExecutor {
       if (this.#calls.size === 0) untrack();
       if (!onUsage && !observer) return;
       const usage = record.usage();
-      observer?.use(usage);
-      if (onUsage) quietly(() => onUsage(usage));
+      handover.after(() => {
+        observer?.use(usage);
+        if (onUsage) quietly(() => onUsage(usage));
+      });
     });
     try {
       const value = await life;
@@ -116,6 +120,7 @@ class ProviderExecutor {
       throw error;
     } finally {
       leave?.();
+      handover.settled();
     }
   }
 

@@ -688,8 +688,8 @@ export interface ExecutorMetrics {
     start: DurationHistogram;
     run: DurationHistogram;
   };
-  /** Where the next worker will probably come from. Absent when the options are bad. */
-  rung?: 'zygote' | 'standby' | 'spawn';
+  /** Where the next worker will probably come from; `null` while that is not known: no way was tried. Absent when the options are bad. */
+  rung?: 'zygote' | 'standby' | 'spawn' | null;
   /** Faster ways that are not used, and why. */
   rungsNotUsed?: Array<{ rung: string; reason: string }>;
   /** Why processes are started without the launcher; `null` where they are not. */
@@ -949,7 +949,7 @@ export interface GracefulShutdownOptions extends ShutdownOptions {
  * Shuts down when a signal comes: `before`, then {@link shutdown}; then the process ends by that signal, unless somebody else listens
  * to it, who ends it himself. A second signal ends it at once. For the main thread: others get no signals.
  *
- * @returns Takes it back, the refusal of calls too.
+ * @returns Takes it back; with the last one that is taken back, calls are no longer refused either.
  * @throws {SandboxError} `INVALID_CONFIG`
  */
 export function gracefulShutdown(options?: GracefulShutdownOptions): () => void;

@@ -6,6 +6,7 @@ const { SandboxError, callSite, fromOutcome, invalidConfig, reasonOf, standAt, t
 const { Handover } = require('./handover.js');
 const {
   field,
+  hasOwn,
   hidden,
   isArray,
   keys,
@@ -25,12 +26,12 @@ const {
   argsJson,
   attempt,
   environmentJson,
-  kindOf,
   nodeAbi,
   optionsJson,
   read,
   requestJson,
   setsJson,
+  shown,
 } = require('./options.js');
 const { assertOpen, deadlineOf } = require('./shutdown.js');
 
@@ -156,6 +157,7 @@ class NativeSandboxExecutor {
 
   getMetrics() {
     const metrics = parse(this.#takeCore().metrics());
+    if (hasOwn(metrics, 'rung')) field(metrics, 'rung', knownRung(metrics));
     field(metrics, 'providers', providerCounts());
     return metrics;
   }
@@ -246,7 +248,7 @@ async function answered(site, act) {
 /** Everything of a call that can be wrong with what the caller gave, done before the core hears of it. */
 function prepare(toolId, args, config, call, observer) {
   if (config === null || typeof config !== 'object') {
-    throw invalidConfig(`the function tool's config must be an object, got ${kindOf(config)}`);
+    throw invalidConfig(`the function tool's config must be an object, got ${shown(config)}`);
   }
   const { signal, isAborted, onLogs, onUsage } = companions(call);
   const handover = onUsage || observer ? new Handover() : undefined;
@@ -269,11 +271,11 @@ function prepare(toolId, args, config, call, observer) {
 function companions(call) {
   if (call === undefined || call === null) return { __proto__: null };
   if (typeof call !== 'object' || attempt('the options of the call', 'read', () => isArray(call))) {
-    throw invalidConfig(`the options of the call must be an object, got ${kindOf(call)}`);
+    throw invalidConfig(`the options of the call must be an object, got ${shown(call)}`);
   }
   const signal = read('signal', call, 'signal') ?? undefined;
   if (signal !== undefined && typeof read('signal.addEventListener', signal, 'addEventListener') !== 'function') {
-    throw invalidConfig(`signal must be an AbortSignal, got ${kindOf(signal)}`);
+    throw invalidConfig(`signal must be an AbortSignal, got ${shown(signal)}`);
   }
   return {
     signal,
@@ -286,7 +288,7 @@ function companions(call) {
 function listener(call, name) {
   const given = read(name, call, name) ?? undefined;
   if (given !== undefined && typeof given !== 'function') {
-    throw invalidConfig(`${name} must be a function, got ${kindOf(given)}`);
+    throw invalidConfig(`${name} must be a function, got ${shown(given)}`);
   }
   return given;
 }
@@ -305,6 +307,14 @@ function eventHandler(onLogs, onUsage, observer, handover) {
   return (events) => {
     for (let i = 0; i < events.length; i++) take(events[i]);
   };
+}
+
+/** Where the next worker will probably come from; `null` while no way was tried: the core names the fastest until it is refused. */
+function knownRung({ rung, rungsNotUsed, counters: { workers }, zygotes, settings }) {
+  const isForced = settings.start !== 'default';
+  if (isForced || rungsNotUsed.length > 0 || workers[rung] > 0 || zygotes.base > 0) return rung;
+  // Of another executor: this one has asked for none yet.
+  return workers.standby > 0 ? 'standby' : null;
 }
 
 /** What the providers' pool of this thread holds. */

@@ -148,7 +148,7 @@ test('no frame of the writing of a result is in a stack, the function’s own ar
     const { cause } = await rejection(run(code, {}));
     const found = cause.stack.split('\n').filter((line) => line.startsWith('    at '));
     assert.equal(found.length, frames.length, cause.stack);
-    frames.forEach((frame, at) => assert.match(found[at].trim(), frame));
+    for (const [at, frame] of frames.entries()) assert.match(found[at].trim(), frame);
   }
 });
 

@@ -115,11 +115,7 @@ describe('creations', LIMIT, () => {
       },
       /gave undefined/,
     ],
-    [
-      'the lifetime is no number',
-      { remainingLifetimeMs: () => Number.NaN },
-      /remainingLifetimeMs\(\) .* gave NaN/,
-    ],
+    ['the lifetime is no number', { remainingLifetimeMs: () => Number.NaN }, /remainingLifetimeMs\(\) .* gave NaN/],
     ['the lifetime is a text', { remainingLifetimeMs: () => '60000' }, /gave "60000"/],
     ['the lifetime is asynchronous', { remainingLifetimeMs: async () => 60_000 }, /gave a promise/],
   ]) {

@@ -3,7 +3,7 @@
 // What the caller hands over, as JSON text for the core. Everything here is pure but for `hostProblem`. Whatever is wrong
 // with a value is told with the name of its field, also where looking at it throws (getters, proxies).
 
-const { SandboxError, invalidConfig, reasonOf, textOf } = require('./errors.js');
+const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
 const {
   bareArray,
   ceil,
@@ -363,9 +363,7 @@ function timeoutMs(value) {
   const number = typeof value === 'number' || typeof value === 'string' ? Number(value) : Number.NaN;
   if (number === 0) return null;
   if (!(number > 0)) {
-    throw invalidConfig(
-      `sandboxConfig.timeout must be a positive number of milliseconds, got ${shown(value)}`
-    );
+    throw invalidConfig(`sandboxConfig.timeout must be a positive number of milliseconds, got ${shown(value)}`);
   }
   return min(ceil(number), MAX_WHOLE_NUMBER);
 }

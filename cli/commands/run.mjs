@@ -7,7 +7,7 @@ import { setLogger } from '../../index.js';
 import { errorLines, errorValue, resources, summaryLines, timings } from '../run-report.mjs';
 import { executorOptions, withExecutor } from '../session.mjs';
 import { harmless } from '../terminal.mjs';
-import { dependencies as named } from '../units.mjs';
+import { dependencies as named, parsedJson } from '../units.mjs';
 import { CommandError, JSON_OUTPUT, oneOf, packageSpec, positiveDuration, STORE_DIR, UsageError } from '../usage.mjs';
 
 /** Which runtime a file is for, by the end of its name. */
@@ -92,7 +92,7 @@ function argumentsOf(text = '{}') {
   const json = text === '-' ? read(STDIN, 'stdin') : text;
   let value;
   try {
-    value = JSON.parse(json);
+    value = parsedJson(json);
   } catch ({ message }) {
     throw new UsageError(`--args must be JSON (${message}), for example --args '{"a":1}'`);
   }

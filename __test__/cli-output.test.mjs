@@ -10,7 +10,14 @@ import { cli, ESC, MAIN } from './cli.mjs';
 import { LINUX, ownWorld } from './helpers.mjs';
 
 const world = ownWorld();
-const COMMANDS = [['--version'], ['--help'], ['store', '--help'], ['store', 'ls'], ['run', 'one.js'], ['run', 'one.js', '--json']];
+const COMMANDS = [
+  ['--version'],
+  ['--help'],
+  ['store', '--help'],
+  ['store', 'ls'],
+  ['run', 'one.js'],
+  ['run', 'one.js', '--json'],
+];
 
 writeFileSync(join(world.root, 'one.js'), '() => [1]');
 
@@ -164,7 +171,9 @@ test('results, logs and errors of a function cannot drive the terminal; in a pip
   assert.equal(out, `${text}\n`);
 });
 
-test('a working directory that is gone is told without a stack', { skip: !LINUX && 'cannot be removed elsewhere' }, () => {
+test('a working directory that is gone is told without a stack', {
+  skip: !LINUX && 'cannot be removed elsewhere',
+}, () => {
   for (const [words, status] of [
     [['bench', '--samples', '5'], 1],
     [['store', 'ls', '--store-dir', 'here'], 1],

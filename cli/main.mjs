@@ -80,7 +80,9 @@ function unknown(name) {
   const known = Object.keys(COMMANDS);
   if (!name.startsWith('-')) return unknownCommand(name, known);
   const near = nearest(name.replace(/^-+/, ''), ['help', 'version']);
-  return new UsageError(`unknown option ${name}; ${near ? `did you mean --${near}?` : `commands are ${known.join(', ')}`}`);
+  return new UsageError(
+    `unknown option ${name}; ${near ? `did you mean --${near}?` : `commands are ${known.join(', ')}`}`
+  );
 }
 
 function failed(error, [name], terminal) {
@@ -110,7 +112,8 @@ let isLost = false;
 
 process.stdout.on('error', ({ code, message }) => {
   // Whoever reads our output may have enough of it (`… | head`), and knows.
-  if (!isLost && code !== 'EPIPE') terminal.err(`${terminal.errStyle('red', 'error:')} cannot write to stdout: ${message}\n`);
+  if (!isLost && code !== 'EPIPE')
+    terminal.err(`${terminal.errStyle('red', 'error:')} cannot write to stdout: ${message}\n`);
   isLost = true;
   process.exitCode ||= EXIT_FAILED;
 });

@@ -109,6 +109,9 @@ const EVIL = `a${ESC}[2Jb\u009b2Jc\u009dd\u0007e\u202ef\u2066g\u200fh\u061ci\u20
 const SHOWN = 'a\\u001b[2Jb\\u009b2Jc\\u009dd\\u0007e\\u202ef\\u2066g\\u200fh\\u061ci\\u2028j\\u007fk\\u000dl';
 const DRIVING = /(?!\n)[\p{Cc}\p{Bidi_Control}\u2028\u2029]/u;
 
+/** The line that is drawn while something takes its time, and is wiped. */
+const WAITING_LINE = new RegExp(`\r(?:⠋|⠙|⠹|⠸|⠼|⠴|⠦|⠧|⠇|⠏).*?…|\r${ESC}\\[2K`, 'g');
+
 function recorder(isTTY) {
   return {
     isTTY,
@@ -163,8 +166,7 @@ test('results, logs and errors of a function cannot drive the terminal; in a pip
   writeFileSync(join(world.root, 'evil-error.js'), `() => { throw new Error(${text}); }`);
   for (const words of [['evil.js'], ['evil-error.js'], ['evil.js', '--json'], ['evil-error.js', '--json']]) {
     const shown = onTerminal([process.execPath, MAIN, 'run', ...words]);
-    // Those of the waiting line are ours.
-    assert.doesNotMatch(shown.replaceAll(/\r(?:⠋|⠙|⠹|⠸|⠼|⠴|⠦|⠧|⠇|⠏).*?…|\r\u001b\[2K/g, ''), DRIVING, words.join(' '));
+    assert.doesNotMatch(shown.replaceAll(WAITING_LINE, ''), DRIVING, words.join(' '));
     assert.ok(shown.includes('\\u009b2J') && shown.includes('\\u202e'), shown);
   }
   const { out } = await cli(['run', 'evil.js'], { cwd: world.root });

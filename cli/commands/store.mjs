@@ -95,16 +95,21 @@ function inStore(values, task) {
   });
 }
 
+function tell({ base, found }, { values, nothing, text }, terminal) {
+  if (values.json) terminal.json(found ?? nothing);
+  else terminal.out(found ? text(found) : absent(base));
+  return 0;
+}
+
 /** As `src/store/root.rs` names it. */
 function rootName() {
   return ['native-sandbox-executor', process.geteuid?.()].filter((part) => part !== undefined).join('-');
 }
 
 async function ls(values, _positionals, terminal) {
-  const { base, found } = await inStore(values, { task: 'trees' });
-  if (values.json) terminal.json(found ?? { root: null, trees: [] });
-  else terminal.out(found ? listing(found, Date.now(), terminal.style) : absent(base));
-  return 0;
+  const nothing = { root: null, trees: [] };
+  const text = (found) => listing(found, Date.now(), terminal.style);
+  return tell(await inStore(values, { task: 'trees' }), { values, nothing, text }, terminal);
 }
 
 async function prune(values, _positionals, terminal) {
@@ -117,10 +122,7 @@ async function prune(values, _positionals, terminal) {
   }
   const measures = { ...(unusedForMs !== undefined && { unusedForMs }), ...(maxBytes !== undefined && { maxBytes }) };
   const task = { task: 'prune', ...(all ? { maxBytes: 0 } : measures) };
-  const { base, found } = await inStore(values, task);
-  if (values.json) terminal.json(found ?? NOTHING_PRUNED);
-  else terminal.out(found ? pruning(found) : absent(base));
-  return 0;
+  return tell(await inStore(values, task), { values, nothing: NOTHING_PRUNED, text: pruning }, terminal);
 }
 
 async function warm(values, [file], terminal) {

@@ -20,12 +20,20 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, wr
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join, resolve } from 'node:path';
-import { parseArgs } from 'node:util';
 import { writeRefusing } from '../__test__/escapes/refusal.mjs';
 import { Host } from '../cli/bench/hosts.mjs';
 import { latencies } from '../cli/bench/svg.mjs';
 import { buildSteps } from '../scripts/build.mjs';
-import { installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, seconds } from '../scripts/steps.mjs';
+import {
+  argumentsOf,
+  installIfNeeded,
+  needsRust,
+  output,
+  ROOT,
+  runSteps,
+  StepFailed,
+  seconds,
+} from '../scripts/steps.mjs';
 import { defaultCache, node22, ORIGINAL, original } from './cache.mjs';
 import { facts, hasSection, loadAverage } from './machine.mjs';
 import { preamble, rungsText, table } from './report.mjs';
@@ -38,20 +46,18 @@ const NAMES = { ours: 'this package', original: 'the original' };
 function options() {
   const flag = { type: 'boolean', default: false };
   const word = { type: 'string' };
-  const { values } = parseArgs({
-    options: {
-      quick: flag,
-      full: flag,
-      only: word,
-      'no-original': flag,
-      start: word,
-      node: word,
-      name: { ...word, default: 'latest' },
-      results: { ...word, default: join(ROOT, 'bench-results') },
-      svg: word,
-      cache: { ...word, default: defaultCache() },
-      'no-build': flag,
-    },
+  const { values } = argumentsOf(import.meta.url, {
+    quick: flag,
+    full: flag,
+    only: word,
+    'no-original': flag,
+    start: word,
+    node: word,
+    name: { ...word, default: 'latest' },
+    results: { ...word, default: join(ROOT, 'bench-results') },
+    svg: word,
+    cache: { ...word, default: defaultCache() },
+    'no-build': flag,
   });
   if (!/^[\w.-]+$/.test(values.name)) throw new StepFailed('--name is the name of a file, without folders');
   return { ...values, rows: chosen(values) };

@@ -50,6 +50,17 @@ function underWay() {
   return filesBelow(world.tmp).filter((path) => /[\\/](runs|staging|trash)[\\/]/.test(path));
 }
 
+test('run: while it waits for its argument', LIMIT, async () => {
+  const file = join(world.root, 'one.js');
+  writeFileSync(file, '() => 1');
+  const { child, ended } = started(['run', file, '--args', '-']);
+  // More than a pipe holds: it is written as soon as it is read.
+  await new Promise((written) => child.stdin.write(' '.repeat(2 ** 20), written));
+  child.kill('SIGINT');
+  const { code, err } = await ended;
+  assert.deepEqual([code, err], [130, 'error: interrupted by SIGINT\n']);
+});
+
 const WAYS = [
   { signal: 'SIGINT', toAll: true },
   { signal: 'SIGINT', toAll: false },

@@ -192,7 +192,7 @@ unsafe fn own_only(fds: [c_int; 3]) {
     }
 }
 
-unsafe fn wait_for(child: c_int) -> c_int {
+pub(crate) unsafe fn wait_for(child: c_int) -> c_int {
     let mut status = 0;
     // SAFETY: a pointer to a local.
     unsafe { while libc::waitpid(child, &raw mut status, libc::__WALL) < 0 && errno() == libc::EINTR {} }

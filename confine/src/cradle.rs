@@ -58,7 +58,7 @@ struct Order {
 }
 
 impl Cradle {
-    /// Prepares what is needed; changes nothing yet.
+    /// Prepares what is needed, and sees whether namespaces can be left and entered again; changes nothing yet.
     ///
     /// # Errors
     /// An errno.
@@ -66,6 +66,8 @@ impl Cradle {
         // SAFETY: C strings and numbers; each descriptor is new and owned here at once.
         unsafe {
             let home = owned(libc::open(c"/proc/self/ns/pid".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC))?;
+            // Who could not come back must not leave.
+            check(libc::setns(home.as_raw_fd(), libc::CLONE_NEWPID))?;
             let life = owned(check_long(libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0))?)?;
             let program = program()?;
             let stack = vec![0; STACK_WORDS].into_boxed_slice();

@@ -123,13 +123,14 @@ unsafe fn try_sibling(plan: &Plan, victim: c_int) -> c_int {
         if let Err(failed) = confine::apply(plan) {
             return failed.errno;
         }
-        // By its number where it was made, by its number in here, and whoever there is.
+        // By the number that it has outside, and whoever there is.
         for number in [victim, -1] {
-            if number != FIRST_CHILD && libc::kill(number, 0) == 0 {
-                return 0;
+            let found = if libc::kill(number, 0) == 0 { 0 } else { *libc::__errno_location() };
+            if found != libc::ESRCH {
+                return found;
             }
         }
-        std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+        libc::ESRCH
     }
 }
 

@@ -404,8 +404,9 @@ impl Zygote {
     /// SIGTERM to everything that is now in the tree.
     fn terminate(&self, id: u64) {
         let roots = self.table.roots_of(id);
-        // An init has what was left behind below it, and is deaf.
-        let below = self.proc.below(&roots);
+        // An init has what was left behind below it, shows nothing, and is deaf.
+        let has_init = roots.iter().any(|root| self.table.init_of(*root).is_some());
+        let below = self.proc.below(&roots, has_init);
         for root in &roots {
             sys::signal_child(*root, libc::SIGTERM);
         }
@@ -480,7 +481,7 @@ impl Zygote {
     /// stopped forks no more, so only what was forked during this very look is left for the next one.
     fn kill_doomed(&self) {
         let roots = self.table.doomed_roots();
-        let below = self.proc.below(&roots);
+        let below = self.proc.below(&roots, false);
         let victims = &below[..below.len().min(MAX_VICTIMS_PER_PASS)];
         for signal in [libc::SIGSTOP, libc::SIGKILL] {
             for entry in victims {

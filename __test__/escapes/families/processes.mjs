@@ -69,7 +69,8 @@ export default [
     what: 'traces another call without packages',
     layer: ['systemCalls', 'pidNamespace'],
     uses: ['neighbour'],
-    attempt: (world, { each, syscalls }) => each(world.neighbourPids, (pid) => syscalls([['ptrace', 0x4206, pid, 0, 0]])),
+    attempt: (world, { each, syscalls }) =>
+      each(world.neighbourPids, (pid) => syscalls([['ptrace', 0x4206, pid, 0, 0]])),
     escaped: reached(),
   },
   {

@@ -67,7 +67,12 @@ const GREEDY = `
     exports.held = error.name;
   }
 `;
-const otherPackages = { greedy: { '1.0.0': { 'index.js': GREEDY } } };
+/** Draws something while it is loaded. */
+const DRAWING = "exports.at = process.pid; exports.drawn = require('node:crypto').randomUUID();";
+const otherPackages = {
+  greedy: { '1.0.0': { 'index.js': GREEDY } },
+  drawing: { '1.0.0': { 'index.js': DRAWING } },
+};
 
 /** A function that tries to change the tree of its package `name`. */
 const changesOf = (name) => `async () => {
@@ -137,6 +142,22 @@ test('a package is held to the limits of a call while a zygote loads it', {
     assert.equal(found.held, 'RangeError');
   }
   assert.equal(found.ahead, forks);
+});
+
+test('what two trees draw while their zygotes load them is not the same', {
+  skip: !LINUX,
+  timeout: 90_000,
+}, async () => {
+  const code = "async () => { const { at, drawn } = require('drawing'); return { ahead: at !== process.pid, drawn }; }";
+  const forks = [22, 24].includes(Number.parseInt(process.versions.node, 10));
+  const draw = async (dependencies) => {
+    let found = { ahead: false };
+    for (let more = 0; more < 200 && !found.ahead; more++) found = await call('zygote', code, {}, { dependencies });
+    assert.equal(found.ahead, forks);
+    return found.drawn;
+  };
+  const [one, other] = [await draw({ drawing: '1.0.0' }), await draw({ drawing: '1.0.0', loaded: '1.0.0' })];
+  assert.notEqual(one, other);
 });
 
 for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
@@ -265,14 +286,20 @@ for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
         {},
         over
       );
-    const plain = await where({});
-    let dependent = await where({ dependencies: { loaded: '1.0.0' } });
+    const plain = [await where({}), await where({})];
+    const dependent = () => where({ dependencies: { loaded: '1.0.0' } });
+    const shares = start === 'zygote' && [22, 24].includes(Number.parseInt(process.versions.node, 10));
+    let [last, next] = [await dependent(), await dependent()];
     // Until its tree's zygote is there, a call is served by the base.
-    for (let more = 0; more < 200 && dependent.space === plain.space; more++) {
-      dependent = await where({ dependencies: { loaded: '1.0.0' } });
+    for (let more = 0; more < 200 && shares && last.space !== next.space; more++) {
+      [last, next] = [next, await dependent()];
     }
-    assert.equal(new Set([readlinkSync('/proc/self/ns/pid'), plain.space, dependent.space]).size, 3);
-    for (const { pid, own, init } of [plain, dependent]) {
+    assert.equal(last.space === next.space, shares, 'workers of a tree’s zygote are in its namespace');
+    const own = plain.map(({ space }) => space);
+    const each = !layer('pidNamespace').why.includes('that are forked are in their');
+    assert.equal(new Set(own).size, each || start !== 'zygote' ? 2 : 1, 'others have one each');
+    assert.ok(![readlinkSync('/proc/self/ns/pid'), last.space].some((space) => own.includes(space)));
+    for (const { pid, own, init } of [...plain, last]) {
       assert.notEqual(pid, 1, 'the first process of a namespace is deaf to its own signals');
       assert.equal(own, pid, '/proc is that of the namespace');
       assert.match(String(init), /^(EACCES|ENOENT)$/);

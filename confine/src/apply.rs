@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn a_keeper_ends_as_what_it_keeps() {
         // SAFETY: take no memory.
-        let code = status_of(kept(|| unsafe { libc::_exit(if libc::getpid() == 2 { 7 } else { 8 }) }));
+        let code = status_of(kept(|| unsafe { libc::_exit(if libc::getpid() == 3 { 7 } else { 8 }) }));
         if libc::WEXITSTATUS(code) == REFUSED {
             return;
         }

@@ -22,11 +22,11 @@ use crate::{
     pids::wait_for,
 };
 
-/// The number of the first process that is forked into a namespace.
+/// The number of the first process that is forked into a namespace. Whoever forks it has another one: see `pids.rs`.
 pub const FIRST_CHILD: c_int = 2;
 
 /// Descriptors that a cradle keeps.
-pub const CRADLE_FDS: usize = 3;
+const CRADLE_FDS: usize = 3;
 
 /// Sixteen bytes, as a stack is aligned to.
 type Words = u128;
@@ -65,6 +65,9 @@ impl Cradle {
     pub fn new() -> Result<Self, c_int> {
         // SAFETY: C strings and numbers; each descriptor is new and owned here at once.
         unsafe {
+            if libc::getpid() == FIRST_CHILD {
+                return Err(libc::EINVAL);
+            }
             let home = owned(libc::open(c"/proc/self/ns/pid".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC))?;
             // Who could not come back must not leave.
             check(libc::setns(home.as_raw_fd(), libc::CLONE_NEWPID))?;

@@ -11,7 +11,7 @@ use std::{arch::global_asm, ffi::CStr, ffi::c_int, slice};
 pub(crate) const NAME: &CStr = c"sandbox-init";
 
 /// What tells it to end as soon as nobody is left.
-pub const DISMISS: c_int = libc::SIGUSR1;
+pub(crate) const DISMISS: c_int = libc::SIGUSR1;
 
 /// The kernel's set of what it waits for.
 const AWAITED: u64 = 1 << (libc::SIGCHLD - 1) | 1 << (DISMISS - 1);

@@ -421,7 +421,7 @@ mod tests {
     fn an_init_waits_for_what_is_left_behind_and_takes_it_along_when_it_is_killed() {
         within(|mut cradle| {
             for killed in [false, true] {
-                let (hold, held) = (pipe(), pipe());
+                let (hold, kept) = (pipe(), pipe());
                 cradle.prepare().map_err(|_| "no namespace can be made")?;
                 let child = fork(|| {
                     // A daemon, until somebody lets go of the first pipe.
@@ -430,7 +430,7 @@ mod tests {
                         unsafe {
                             libc::setsid();
                             libc::close(hold[1]);
-                            libc::close(held[0]);
+                            libc::close(kept[0]);
                         }
                         is_hung_up(hold[0])
                     }) > 0
@@ -439,7 +439,7 @@ mod tests {
                 // SAFETY: descriptors of this process.
                 unsafe {
                     libc::close(hold[0]);
-                    libc::close(held[1]);
+                    libc::close(kept[1]);
                 }
                 check_that(status_of(child) == 0, "no daemon")?;
                 if killed {
@@ -452,13 +452,13 @@ mod tests {
                     // SAFETY: a descriptor of this process.
                     unsafe { libc::close(hold[1]) };
                 }
-                check_that(is_hung_up(held[0]), "the daemon goes on")?;
+                check_that(is_hung_up(kept[0]), "the daemon goes on")?;
                 let status = status_of(init);
                 check_that(killed || status == 0, "init does not end as it is told to")?;
                 // SAFETY: descriptors of this process.
                 unsafe {
                     libc::close(hold[1]);
-                    libc::close(held[0]);
+                    libc::close(kept[0]);
                 }
             }
             Ok(())
@@ -469,7 +469,7 @@ mod tests {
     fn whatever_the_moment_at_which_its_maker_is_killed_nothing_is_left() {
         within(|_| {
             for round in 0..60 {
-                let (begun, held) = (pipe(), pipe());
+                let (begun, kept) = (pipe(), pipe());
                 let maker = fork(|| {
                     // A cradle knows whose it is.
                     let Ok(mut cradle) = Cradle::new() else { return false };
@@ -489,17 +489,17 @@ mod tests {
                 // SAFETY: descriptors of this process, one byte of a local, a short wait.
                 unsafe {
                     libc::close(begun[1]);
-                    libc::close(held[1]);
+                    libc::close(kept[1]);
                     check_that(libc::read(begun[0], (&raw mut byte).cast(), 1) == 1, "nobody begins")?;
                     libc::usleep(round * 37);
                 }
                 kill(maker, libc::SIGKILL).map_err(|_| "the maker is gone")?;
                 status_of(maker);
-                check_that(is_hung_up(held[0]), "somebody goes on without the maker")?;
+                check_that(is_hung_up(kept[0]), "somebody goes on without the maker")?;
                 // SAFETY: descriptors of this process.
                 unsafe {
                     libc::close(begun[0]);
-                    libc::close(held[0]);
+                    libc::close(kept[0]);
                 }
             }
             Ok(())

@@ -128,9 +128,10 @@ impl Zygote {
     pub(crate) fn boot_apart(node: &Path) -> Self {
         // SAFETY: system calls on numbers and on C strings.
         let apart = || unsafe {
-            let (none, flags) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
+            let flags = libc::MS_REC | libc::MS_PRIVATE;
             let alone = libc::unshare(libc::CLONE_NEWNS) == 0
-                && libc::mount(none, c"/".as_ptr(), none, flags, std::ptr::null()) == 0;
+                && libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
+                    == 0;
             if alone { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
         };
         Self::try_boot_by(node, &FLAGS, true, apart).unwrap_or_else(|report| panic!("{:?}", report.json()))

@@ -221,7 +221,7 @@ impl Survey {
             root: folder.root.clone(),
             ..Places::default()
         };
-        Policy { offered: self.offered, places, network, tasks: TRIAL_TASKS }
+        Policy::new(self.offered, places, network, TRIAL_TASKS)
     }
 }
 

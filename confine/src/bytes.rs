@@ -35,6 +35,7 @@ impl Plan {
     pub fn encode(&self) -> Result<Vec<u8>, Malformed> {
         let mut bytes = vec![VERSION];
         put32(&mut bytes, self.namespaces);
+        bytes.push(u8::from(self.born_nested));
         put_text(&mut bytes, self.root.as_ref().map_or(&b""[..], |root| root.to_bytes()))?;
         bytes.push(u8::from(self.scratch.is_some()));
         if let Some(Scratch { path, bytes: most_bytes, files, contents }) = &self.scratch {
@@ -82,6 +83,7 @@ impl Plan {
             return Err(Malformed);
         }
         let namespaces = reader.u32()?;
+        let born_nested = reader.flag()?;
         let root = Some(reader.text()?).filter(|root| !root.is_empty());
         let scratch = if reader.flag()? { Some(reader.scratch()?) } else { None };
         let has_identity = reader.flag()?;
@@ -97,6 +99,7 @@ impl Plan {
         }
         Ok(Self {
             namespaces,
+            born_nested,
             root,
             scratch,
             identity: has_identity.then_some(identity),
@@ -208,6 +211,7 @@ mod tests {
     fn full() -> Plan {
         Plan {
             namespaces: 7,
+            born_nested: true,
             root: Some(c"/tmp/root".into()),
             scratch: Some(Scratch {
                 path: c"/tmp/runs".into(),

@@ -13,6 +13,8 @@ pub struct Trial {
     pub victim: i32,
     /// What the plan lets be written to the working folder.
     pub room_bytes: u64,
+    /// The encoded plan of a worker: then the child is as a base zygote is, and tries one thing only, [`Attempt::Sibling`].
+    pub worker: Option<Vec<u8>>,
 }
 
 /// One thing to try. Those that are no attempt but a question answer with what they found.
@@ -50,11 +52,14 @@ pub enum Attempt {
     PidNamespace,
     /// Writing more into the working folder than [`Trial::room_bytes`].
     Fill,
+    /// A signal from a worker that was forked into a PID namespace of its own to one in another: `ESRCH` if it is not seen.
+    /// `EPERM` where such a namespace can't be had.
+    Sibling,
 }
 
 impl Attempt {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Read,
         Self::Write,
         Self::Environment,
@@ -71,6 +76,7 @@ impl Attempt {
         Self::UtsNamespace,
         Self::PidNamespace,
         Self::Fill,
+        Self::Sibling,
     ];
 }
 

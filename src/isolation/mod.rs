@@ -24,7 +24,7 @@ mod snapshot;
 mod survey;
 
 #[cfg(target_os = "linux")]
-pub use policy::{Offered, Places, Policy, Run};
+pub use policy::{Offered, Places, Policy, Run, Zygote};
 #[cfg(target_os = "linux")]
 pub use quota::{Declined, Quota, Room, memory_bytes};
 pub use report::{Layer, Report};

@@ -451,8 +451,11 @@ impl Zygote {
             let prepared = self.cradle.as_ref().and_then(Cradle::init);
             let unknown = self.proc.own_children(&ages, |pid| self.table.knows(pid) || Some(pid) == prepared);
             if dead.is_empty() && unknown.is_empty() {
-                // A dead child that `/proc` hides.
-                return;
+                // `/proc` hides it: the init of somebody's namespace that became ours. It must not stay in front of the others.
+                if self.table.knows(first) || sys::reap(first).is_none() {
+                    return;
+                }
+                continue;
             }
             let doomed = self.table.attribute(&unknown, &dead, now_ms);
             for pid in dead {

@@ -135,7 +135,8 @@ impl Makings {
         let modules = tree.map(node_modules);
         let run = self.runs.create(modules.as_deref(), owner).map_err(|error| failed(error.to_string()))?;
         let plan = shield.forked_worker(new_user, &run, tree);
-        let started = self.client.fork_worker(plan.as_deref()).await;
+        let group = shield.group().await.map_err(failed)?;
+        let started = self.client.fork_worker(plan.as_deref(), group).await;
         let started = started.map_err(|error| failed(error.to_string()))?;
         Ok(Worker { rung: Rung::Zygote, started, run: Some(run) })
     }
@@ -355,7 +356,8 @@ impl Zygotes {
             let user = shield.draw_user().map_err(|error| error.to_string())?;
             let runs = spec.breed.store.0.nest().map_err(|error| error.to_string())?;
             let plan = shield.dependent_zygote(user, &spec.tree, runs.dir());
-            let refused = match base.client.fork_zygote(plan.as_deref(), &payload).await {
+            let group = shield.group().await?;
+            let refused = match base.client.fork_zygote(plan.as_deref(), group, &payload).await {
                 Ok(client) => {
                     client.limit(spec.breed.limits).await.map_err(|error| error.to_string())?;
                     tracing::debug!(

@@ -33,7 +33,7 @@ use tokio::{
 
 use self::wire::{Report, Request};
 use super::{Command, Control, ExitStatus, Limits, Process, SpawnError, Spawner, Started, TreeState, ends};
-use crate::sys;
+use crate::{group::Group, sys};
 
 /// How long a zygote may take to boot and load what it is to load.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -42,7 +42,7 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 const FORK_LIMIT: Duration = Duration::from_secs(10);
 
 /// The most descriptors beside a request.
-const MAX_FDS: usize = 3;
+const MAX_FDS: usize = 4;
 
 /// Why there is no zygote, or no child of it.
 #[derive(Debug, thiserror::Error)]
@@ -131,14 +131,20 @@ impl Client {
     }
 
     /// Forks another zygote from this one; `payload` is JSON for `zygote.cjs`. Cancelled, it ends by itself.
-    /// `plan` is what it gives up before it loads anything.
-    pub async fn fork_zygote(&self, plan: Option<&Plan>, payload: &str) -> Result<Self, ZygoteError> {
+    /// `plan` is what it gives up before it loads anything, and `group` the control group that it is in by then.
+    pub async fn fork_zygote(
+        &self,
+        plan: Option<&Plan>,
+        group: Option<Arc<Group>>,
+        payload: &str,
+    ) -> Result<Self, ZygoteError> {
         let plan = encoded(plan)?;
         let (own, theirs) = control_pair()?;
         let process = self
-            .fork(&[theirs.as_fd()], |id| Request::ForkZygote {
+            .fork(&[theirs.as_fd()], group, |id, in_group| Request::ForkZygote {
                 id,
                 plan: &plan,
+                in_group,
                 payload: payload.as_bytes(),
             })
             .await?;
@@ -152,15 +158,20 @@ impl Client {
         self.link.send(&packet, &[]).await.map_err(step("sendmsg"))
     }
 
-    /// Forks a worker, which gives up what `plan` says, and waits for its job. Cancelled, it is killed.
-    pub async fn fork_worker(&self, plan: Option<&Plan>) -> Result<Started, ZygoteError> {
+    /// Forks a worker, which enters `group`, gives up what `plan` says, and waits for its job. Cancelled, it is killed.
+    pub async fn fork_worker(
+        &self,
+        plan: Option<&Plan>,
+        group: Option<Arc<Group>>,
+    ) -> Result<Started, ZygoteError> {
         let plan = encoded(plan)?;
         let (host_ends, child_ends) = ends::make(true, "a worker")?;
         let Some(channel) = &child_ends.channel else {
             return Err(ZygoteError::Lost { what: "got no channel" });
         };
         let fds = [channel.as_fd(), child_ends.stdout.as_fd(), child_ends.stderr.as_fd()];
-        let process = self.fork(&fds, |id| Request::ForkWorker { id, plan: &plan }).await?;
+        let request = |id, in_group| Request::ForkWorker { id, plan: &plan, in_group };
+        let process = self.fork(&fds, group, request).await?;
         drop(child_ends);
         Ok(host_ends.started(process, "a worker")?)
     }
@@ -207,7 +218,8 @@ impl Client {
     async fn fork<'a>(
         &self,
         fds: &[BorrowedFd<'_>],
-        request: impl FnOnce(u64) -> Request<'a>,
+        group: Option<Arc<Group>>,
+        request: impl FnOnce(u64, bool) -> Request<'a>,
     ) -> Result<Process, ZygoteError> {
         let (state, watched) = watch::channel(TreeState::default());
         let (forked, answer) = oneshot::channel();
@@ -217,8 +229,12 @@ impl Client {
             Arc::new(ChildControl { id, link: Arc::clone(&self.link), killed: AtomicBool::new(false) });
         // From here on, whatever ends this future kills what was forked.
         let mut unborn = KillOnDrop(Some(Arc::clone(&control)));
-        let packet = request(id).encode().ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
-        if let Err(error) = self.link.send(&packet, fds).await {
+        let packet = request(id, group.is_some())
+            .encode()
+            .ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
+        let mut beside = fds.to_vec();
+        beside.extend(group.as_deref().map(Group::procs));
+        if let Err(error) = self.link.send(&packet, &beside).await {
             self.link.children().by_id.remove(&id);
             return Err(step("sendmsg")(error));
         }
@@ -226,7 +242,7 @@ impl Client {
             Ok(Ok(Ok(pid))) => {
                 // Its `Process` sees to its end from here on.
                 unborn.0 = None;
-                Ok(Process::new(pid, control, watched))
+                Ok(Process::new(pid, control, watched).in_group(group))
             }
             Ok(Ok(Err(error))) => Err(ZygoteError::Fork(error)),
             Ok(Err(_)) => Err(ZygoteError::Lost { what: "ended" }),

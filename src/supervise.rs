@@ -904,6 +904,7 @@ mod tests {
             bytes: 8,
             cpu_us: 7,
             max_rss_kib: 8,
+            memory_peak_bytes: None,
             lingered: false,
             stdout_tail: "a値".to_owned(),
             stderr_tail: "b".to_owned(),

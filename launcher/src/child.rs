@@ -199,7 +199,7 @@ impl<'a> Prepared<'a> {
             }
             self.raise_oom_score();
             // Before it has any child, so that each of them is in it.
-            if let Some(Err(errno)) = self.group.map(|group| confine::enter_group(group)) {
+            if let Some(Err(errno)) = self.group.map(confine::enter_group) {
                 return (Step::Group, errno);
             }
             let nested = self.plan.as_ref().filter(|plan| plan.is_nested());

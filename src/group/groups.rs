@@ -45,7 +45,7 @@ const QUEUE_JOBS: usize = 4096;
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// After this long a group that is not empty stays, for the next start to remove.
-const REMOVAL_LIMIT: Duration = Duration::from_secs(30);
+const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long the trial may take.
 const TRIAL_LIMIT: Duration = Duration::from_secs(10);
@@ -186,13 +186,19 @@ impl Groups {
     ///
     /// What the kernel refuses.
     pub fn open(base: &Path, controllers: Controllers) -> Result<Self, Refusal> {
-        let groups = Self {
+        let mut groups = Self {
             base: base.to_owned(),
             controllers,
             home: Mutex::default(),
             living: Arc::default(),
             cleaner: Arc::default(),
         };
+        // Nothing is limited by it that nobody asks for, and some kernels refuse it (real-time processes).
+        if controllers.cpu
+            && Self::enable_in(base, Controllers { cpu: true, ..Controllers::default() }).is_err()
+        {
+            groups.controllers.cpu = false;
+        }
         let home = groups.settle().map_err(|error| groups.cannot("make groups with limits in", &error))?;
         *groups.home() = Some(home);
         Ok(groups)
@@ -212,7 +218,7 @@ impl Groups {
     }
 
     fn settle(&self) -> io::Result<Home> {
-        self.enable_in(&self.base)?;
+        Self::enable_in(&self.base, self.controllers)?;
         let mut random = [0_u8; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let name = format!("{PREFIX}{}-{:016x}", std::process::id(), u64::from_le_bytes(random));
@@ -221,7 +227,7 @@ impl Groups {
         let ready = || {
             let lock = File::open(&dir)?;
             flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-            self.enable_in(&dir)?;
+            Self::enable_in(&dir, self.controllers)?;
             Ok(lock)
         };
         match ready() {
@@ -234,10 +240,10 @@ impl Groups {
     }
 
     /// Lets the groups in `dir` have limits.
-    fn enable_in(&self, dir: &Path) -> io::Result<()> {
+    fn enable_in(dir: &Path, wanted: Controllers) -> io::Result<()> {
         let enabled = Controllers::parse(&fs::read_to_string(dir.join("cgroup.subtree_control"))?);
-        for wanted in self.controllers.missing_in(enabled) {
-            write(&dir.join("cgroup.subtree_control"), wanted)?;
+        for controller in wanted.missing_in(enabled) {
+            write(&dir.join("cgroup.subtree_control"), controller)?;
         }
         Ok(())
     }
@@ -573,7 +579,7 @@ mod tests {
         // The kernel would make the file of the host's group with it.
         let refused = Groups::open(root.path(), controllers).unwrap_err();
         assert!(refused.why.contains("make groups with limits in"), "{}", refused.why);
-        assert_eq!(fs::read_to_string(root.path().join("cgroup.subtree_control")).unwrap(), "+pidsry");
+        assert_eq!(fs::read_to_string(root.path().join("cgroup.subtree_control")).unwrap(), "+pidsy");
         let left = fs::read_dir(root.path()).unwrap().flatten().map(|entry| entry.file_name());
         assert_eq!(left.collect::<Vec<_>>(), ["cgroup.subtree_control"], "what was begun is taken back");
         assert!(Groups::open(&root.path().join("absent"), controllers).is_err());

@@ -197,6 +197,12 @@ impl Process {
         }
     }
 
+    /// What becomes of it.
+    #[cfg(target_os = "linux")]
+    fn watch(&self) -> watch::Receiver<TreeState> {
+        self.state.clone()
+    }
+
     /// What is known now.
     pub fn state(&self) -> TreeState {
         *self.state.borrow()

@@ -13,7 +13,7 @@ use native_sandbox_confine::Plan;
 
 use crate::{
     child::{self, Surroundings},
-    limits::Limits,
+    limits::{self, Limits},
     memory,
     prefault::Pages,
     proc::{Proc, is_same},
@@ -183,6 +183,9 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
         libc::getpid()
     };
     sys::end_others();
+    if !limits::lift_loading() {
+        return Err(io::Error::last_os_error().into());
+    }
     memory::share_with_children();
     memory::collapse();
     wait_for_threads()?;
@@ -210,7 +213,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
             *warm = !pages.is_empty();
             zygote.limits.set()
         }
-        Role::Zygote { .. } => zygote.limits.set_for_loading(),
+        Role::Zygote { .. } => zygote.limits.set_for_loading() && limits::limit_loading(),
     };
     if !limited {
         sys::end(CANNOT_START_STATUS);

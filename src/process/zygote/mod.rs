@@ -38,6 +38,15 @@ use crate::{group::Group, sys};
 /// How long a zygote may take to boot and load what it is to load.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
+/// Seconds of processor time that a zygote may take to load what it is to load, all threads together; `zygote/src/limits.rs` sets it.
+const LOADING_CPU_SECONDS: u32 = 10;
+
+/// What is said of one that was not.
+const NOT_READY: &str = "was not ready in time";
+
+/// How long the end of one that is lost may take to be told.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
 /// How long a fork may take before the zygote counts as stuck.
 const FORK_LIMIT: Duration = Duration::from_secs(10);
 
@@ -71,6 +80,12 @@ pub enum ZygoteError {
         /// What happened.
         what: &'static str,
     },
+    /// It took more time to load what it was to load than it may.
+    #[error("it {what}")]
+    Overran {
+        /// What happened.
+        what: String,
+    },
     /// `fork` failed in it.
     #[error("fork: {0}")]
     Fork(io::Error),
@@ -85,6 +100,8 @@ pub struct Client {
     link: Arc<Link>,
     /// What it said when it was ready (JSON).
     report: String,
+    /// Its process id, where it has one here.
+    pid: Option<u32>,
     forks: AtomicU64,
 }
 
@@ -148,7 +165,13 @@ impl Client {
                 payload: payload.as_bytes(),
             })
             .await?;
-        Self::open(own, Origin::Forked { _process: process, _link: Arc::clone(&self.link) }).await
+        let state = process.watch();
+        let opened =
+            Self::open(own, Origin::Forked { _process: process, _link: Arc::clone(&self.link) }).await;
+        match opened {
+            Err(ZygoteError::Lost { what }) => Err(overrun(state, what).await),
+            opened => opened,
+        }
     }
 
     /// Sets the kernel limits of the workers that it forks from now on.
@@ -186,6 +209,11 @@ impl Client {
         &self.report
     }
 
+    /// Its process id; none where it has none here.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
     /// Whether it can be asked for children.
     pub fn is_open(&self) -> bool {
         !self.link.children().closed
@@ -208,10 +236,12 @@ impl Client {
         );
         let link = Link { socket, children, runtime: Handle::current(), _origin: origin };
         match timeout(READY_LIMIT, told).await {
-            Ok(Ok(Ok(report))) => Ok(Self { link: Arc::new(link), report, forks: AtomicU64::new(0) }),
+            Ok(Ok(Ok((pid, report)))) => {
+                Ok(Self { link: Arc::new(link), report, pid, forks: AtomicU64::new(0) })
+            }
             Ok(Ok(Err(reason))) => Err(ZygoteError::Refused { reason }),
             Ok(Err(_)) => Err(ZygoteError::Lost { what: "ended while it booted" }),
-            Err(_) => Err(ZygoteError::Lost { what: "was not ready in time" }),
+            Err(_) => Err(ZygoteError::Lost { what: NOT_READY }),
         }
     }
 
@@ -232,9 +262,12 @@ impl Client {
         let packet = request(id, group.is_some())
             .encode()
             .ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
-        let mut beside = fds.to_vec();
-        beside.extend(group.as_deref().map(Group::procs));
-        if let Err(error) = self.link.send(&packet, &beside).await {
+        let sent = {
+            let mut beside = fds.to_vec();
+            beside.extend(group.as_deref().map(Group::procs));
+            self.link.send(&packet, &beside).await
+        };
+        if let Err(error) = sent {
             self.link.children().by_id.remove(&id);
             return Err(step("sendmsg")(error));
         }
@@ -251,6 +284,23 @@ impl Client {
                 Err(ZygoteError::Lost { what: "did not answer in time" })
             }
         }
+    }
+}
+
+/// Why a zygote that loads packages was lost: the time that it may take was over, or something else.
+async fn overrun(mut state: watch::Receiver<TreeState>, what: &'static str) -> ZygoteError {
+    if what == NOT_READY {
+        let what = format!("did not load within {} s", READY_LIMIT.as_secs());
+        return ZygoteError::Overran { what };
+    }
+    // Its socket is closed before its parent reaps it.
+    let ended = timeout(END_LIMIT, state.wait_for(|state| state.exit.is_some())).await;
+    match ended {
+        Ok(Ok(state)) if state.exit == Some(ExitStatus::Signal(libc::SIGXCPU)) => {
+            let what = format!("took more than {LOADING_CPU_SECONDS} s of processor time to load");
+            ZygoteError::Overran { what }
+        }
+        _ => ZygoteError::Lost { what },
     }
 }
 
@@ -384,7 +434,7 @@ impl Drop for KillOnDrop {
 struct Reader {
     socket: Arc<AsyncFd<OwnedFd>>,
     children: Arc<Mutex<Children>>,
-    ready: Option<oneshot::Sender<Result<String, String>>>,
+    ready: Option<oneshot::Sender<Result<(Option<u32>, String), String>>>,
     /// The zygote's process id, once it said so.
     pid: Option<i32>,
 }
@@ -441,7 +491,8 @@ impl Reader {
             Report::Ready { pid, payload } => {
                 self.pid = named.map_or(Some(pid), |named| i32::try_from(named).ok()).filter(|pid| *pid > 0);
                 if let Some(ready) = self.ready.take() {
-                    let _ = ready.send(Ok(text(payload)));
+                    let pid = self.pid.and_then(|pid| u32::try_from(pid).ok());
+                    let _ = ready.send(Ok((pid, text(payload))));
                 }
             }
             Report::Refused { payload } => {

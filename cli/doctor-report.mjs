@@ -15,11 +15,13 @@ const LIMITS = {
   memoryMb: 'MiB',
   nativeMemoryMb: 'MiB',
   cpuSeconds: 's',
+  cpus: '',
   openFiles: '',
   fileSizeMb: 'MiB',
   diskMb: 'MiB',
   maxProcesses: '',
   maxConcurrent: '',
+  zygoteMemoryMb: 'MiB',
   storeMaxBytes: 'bytes',
 };
 

@@ -128,6 +128,8 @@ pub struct Settings {
     pub limits: CallLimits,
     /// Thousandths of a processor that all processes of a call together may use at once; none: no limit.
     pub cpu_thousandths: Option<u32>,
+    /// What zygotes and the workers that they have ready may hold together, MiB; none: a share of the machine's memory.
+    pub zygote_memory_mb: Option<u32>,
     /// The control group in which those of calls are made; none: one is looked for.
     pub cgroup_dir: Option<PathBuf>,
     /// One budget over all permits of the process.
@@ -278,6 +280,7 @@ impl<'a> Reader<'a> {
             )?,
             limits: self.limits()?,
             cpu_thousandths: self.thousandths(&key("cpus", "CPUS"), MIN_CPUS)?,
+            zygote_memory_mb: self.whole(&key("zygoteMemoryMb", "ZYGOTE_MEMORY_MB"), 0.0)?,
             cgroup_dir: self.path(&key("cgroupDir", "CGROUP_DIR"))?,
             max_concurrent: self.optional_count(&key("maxConcurrent", "MAX_CONCURRENT"))?,
             linger: self.duration(&key("lingerMs", "LINGER_MS"), 250.0, 0.0)?,
@@ -730,6 +733,7 @@ mod tests {
             ("NATIVE_MEMORY_MB", &["0", "all"]),
             ("CPU_SECONDS", &["0", "1s"]),
             ("CPUS", &["0", "0.001", "all"]),
+            ("ZYGOTE_MEMORY_MB", &["-1", "2GB"]),
             ("CGROUP_DIR", &["server", "./x"]),
             ("OPEN_FILES", &["0", "63"]),
             ("FILE_SIZE_MB", &["0", "1GB"]),

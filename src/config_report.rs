@@ -36,6 +36,7 @@ fn values(settings: &Settings) -> Vec<(&'static str, Value)> {
         ("fileSizeMb", json!(limits.file_size_mb)),
         ("diskMb", json!(limits.disk_mb)),
         ("maxProcesses", json!(limits.processes)),
+        ("zygoteMemoryMb", json!(settings.zygote_memory_mb)),
         ("maxConcurrent", json!(settings.max_concurrent)),
         ("poolTtlMs", ms(settings.pool_ttl)),
         ("maxUseCount", json!(settings.max_use_count)),

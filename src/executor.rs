@@ -445,6 +445,7 @@ impl Setup {
             .get_or_try_init(|| async {
                 let (store, ground) = self.account.ground(self.host).await?;
                 let (settings, facts) = (&self.settings, &self.facts);
+                self.host.limit_zygotes(settings.zygote_memory_mb).await;
                 // Of another Node than the host's it is not known yet.
                 let abi = facts.node_abi.as_deref().filter(|_| settings.node_path == facts.exec_path);
                 Ok(Arc::new(Breed {

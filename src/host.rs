@@ -31,7 +31,7 @@ use crate::{
     process::{self, choice::ProcessStarter},
     queue::Queue,
     source::{self, Prepared, Runtime as SourceRuntime, SourceError},
-    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
+    start::{self, Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
     timeline::{TIMED, ms},
@@ -515,6 +515,18 @@ impl Host {
         &self.ladder
     }
 
+    /// Lets zygotes hold so many MiB, or a share of the machine's memory.
+    pub async fn limit_zygotes(&self, memory_mb: Option<u32>) {
+        let bytes = match memory_mb {
+            Some(mb) => u64::from(mb) * 1024 * 1024,
+            None => {
+                let found = self.runtime.spawn_blocking(start::machine_bytes).await;
+                start::default_limit_bytes(found.unwrap_or(None))
+            }
+        };
+        self.ladder.limit_memory(bytes);
+    }
+
     /// The scripts that workers run, on disk in `store`.
     pub fn scripts(&self, store: &Store) -> ScriptSource {
         let store = store.clone();
@@ -573,6 +585,12 @@ impl Host {
         groups.values().filter_map(|found| found.get()?.as_ref().ok()).cloned().collect()
     }
 
+    /// Removes control groups that nobody uses.
+    async fn rest_groups(&self) {
+        let groups = self.all_groups();
+        let _ = self.runtime.spawn_blocking(move || groups.iter().for_each(|groups| groups.rest())).await;
+    }
+
     /// Whether any control groups limit processors.
     fn limits_processors(&self) -> bool {
         self.all_groups().iter().any(|groups| groups.controllers().cpu)
@@ -607,6 +625,7 @@ impl Host {
         let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(|open| open.store.flush()));
         self.starter.shutdown().await;
         let _ = flushed.await;
+        self.rest_groups().await;
     }
 
     /// As [`Self::drain`], and waits until the launcher, and so everything that it started, is gone.
@@ -616,8 +635,7 @@ impl Host {
         while !self.starter.shutdown().await && Instant::now() < end {
             tokio::time::sleep(DRAIN_POLL).await;
         }
-        let groups = self.all_groups();
-        let _ = self.runtime.spawn_blocking(move || groups.iter().for_each(|groups| groups.rest())).await;
+        self.rest_groups().await;
     }
 
     /// Everything countable.
@@ -647,6 +665,8 @@ impl Host {
                 "waiting": pool.waiting,
             },
             "zygotes": ready.zygotes,
+            "zygoteMemory": ready.memory,
+            "notPreloaded": self.ladder.not_preloaded(),
             "standby": ready.standby,
             "store": self.store_metrics(settings, facts),
             "sources": self.source_metrics(),

@@ -517,12 +517,11 @@ impl Host {
 
     /// Lets zygotes hold so many MiB, or a share of the machine's memory.
     pub async fn limit_zygotes(&self, memory_mb: Option<u32>) {
-        let bytes = match memory_mb {
-            Some(mb) => u64::from(mb) * 1024 * 1024,
-            None => {
-                let found = self.runtime.spawn_blocking(start::machine_bytes).await;
-                start::default_limit_bytes(found.unwrap_or(None))
-            }
+        let bytes = if let Some(mb) = memory_mb {
+            u64::from(mb) * 1024 * 1024
+        } else {
+            let found = self.runtime.spawn_blocking(start::machine_bytes).await;
+            start::default_limit_bytes(found.unwrap_or(None))
         };
         self.ladder.limit_memory(bytes);
     }

@@ -53,8 +53,8 @@ const TRIAL_LIMIT: Duration = Duration::from_secs(10);
 /// A path at which nothing can be made: a trial of groups is not one of files.
 const NOWHERE: &[u8] = b"/proc/self/none/none";
 
-/// `CGROUP2_SUPER_MAGIC`.
-const MAGIC: i64 = 0x6367_7270;
+/// `CGROUP2_SUPER_MAGIC`; wider than the kernel's number is on any machine.
+const MAGIC: i128 = 0x6367_7270;
 
 /// Where systemd is, it says so here.
 const SYSTEMD: &str = "/run/systemd/system";
@@ -153,7 +153,7 @@ fn find(named: Option<&Path>) -> Result<Groups, Refusal> {
 
 /// Looks at a group.
 fn look(dir: &Path) -> Seen {
-    let is_group = statfs(dir).is_ok_and(|found| i64::from(found.f_type) == MAGIC);
+    let is_group = statfs(dir).is_ok_and(|found| i128::from(found.f_type) == MAGIC);
     Seen { is_group, ..look_into(dir) }
 }
 

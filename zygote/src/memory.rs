@@ -21,7 +21,9 @@ pub(crate) enum Kind {
     /// Readable, writable and private, begun as a file: the variables of a program or library.
     Variables,
     /// Readable and private, never written, of a file; `protection` is what mmap(2) calls it.
-    Program { protection: c_int },
+    Program {
+        protection: c_int,
+    },
     Other,
 }
 

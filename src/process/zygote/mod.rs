@@ -430,11 +430,14 @@ impl Drop for KillOnDrop {
     }
 }
 
+/// Its process id and what it said; or why it refuses.
+type Readiness = Result<(Option<u32>, String), String>;
+
 /// The task that reads what a zygote tells.
 struct Reader {
     socket: Arc<AsyncFd<OwnedFd>>,
     children: Arc<Mutex<Children>>,
-    ready: Option<oneshot::Sender<Result<(Option<u32>, String), String>>>,
+    ready: Option<oneshot::Sender<Readiness>>,
     /// The zygote's process id, once it said so.
     pid: Option<i32>,
 }

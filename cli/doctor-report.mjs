@@ -186,7 +186,8 @@ function limits({ settings, isolation, style, marks }) {
 }
 
 function shownValue({ option, value }) {
-  if (value === null) return 'none';
+  // Without one it is a share of what the machine has.
+  if (value === null) return option === 'zygoteMemoryMb' ? 'by memory' : 'none';
   const unit = LIMITS[option];
   if (unit === 'bytes') return shownBytes(value);
   if (unit === 'ms') return shownTime(value);

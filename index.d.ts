@@ -287,7 +287,7 @@ export interface ExecutorOptions {
   /**
    * Processes that a call may have at once, its own included; beyond it the call is ended and rejected with `PROCESS_LIMIT`.
    * Looked at as `diskMb` is. Where calls have control groups, the kernel refuses more than 16 processes and threads for each of these,
-   * and 258. Linux.
+   * and 256. Linux.
    *
    * Default 128. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MAX_PROCESSES`.
    */

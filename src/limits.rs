@@ -21,8 +21,6 @@ const PROGRAM_MB: u64 = 64;
 /// What a call's control group has on top of its limits, MiB: Node itself, what is cached of files, and what the kernel holds for
 /// the processes.
 const GROUP_MB: u64 = 256;
-/// Processes of a group that only keep a PID namespace.
-const KEEPERS: u32 = 2;
 /// Threads of one process, as far as the kernel's count of a user's threads goes: a Node has eleven.
 const PROCESS_TASKS: u32 = 16;
 /// And on top of that, for one that starts many.
@@ -107,7 +105,9 @@ impl CallLimits {
         let memory_mb = u64::from(self.memory_mb) + u64::from(self.native_memory_mb) + GROUP_MB;
         GroupLimits {
             memory_bytes: memory_mb * MIB,
-            tasks: self.tasks().saturating_add(KEEPERS),
+            // Those that keep a PID namespace count here, so that this is reached before the limit of the call's user: only this one is
+            // told as what it is.
+            tasks: self.tasks(),
             cpu_thousandths,
         }
     }
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(CallLimits { processes: 10, ..limits }.tasks(), 416);
         assert_eq!(CallLimits { processes: u32::MAX, ..limits }.tasks(), u32::MAX);
         let group = limits.of_group(Some(500));
-        assert_eq!((group.memory_bytes / MIB, group.tasks, group.cpu_thousandths), (406, 2306, Some(500)));
+        assert_eq!((group.memory_bytes / MIB, group.tasks, group.cpu_thousandths), (406, 2304, Some(500)));
         let most = CallLimits { memory_mb: u32::MAX, native_memory_mb: u32::MAX, ..limits };
         assert!(most.of_process(None).data_bytes.is_some());
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     ffi::CString,
+    hash::{Hash, Hasher},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -31,8 +32,9 @@ const SYS_ADMIN: u32 = 21;
 /// nobody's code, and its children drop all of it before they do.
 const OF_A_BASE: u64 = 1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
 
-/// And where they get PID namespaces of their own, which only root's may be made with: in a user namespace everybody may.
-const OF_A_BASE_OF_NAMESPACES: u64 = 1 << SYS_ADMIN;
+/// And where they get PID namespaces of their own, or are forked into such: of its own user namespace where it has one. With the
+/// second, its children give up the bounding set.
+const OF_A_BASE_OF_NAMESPACES: u64 = 1 << SYS_ADMIN | 1 << SETPCAP;
 
 /// What npm's first phase keeps, in which nobody's code runs: its cache may belong to another user than root.
 const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
@@ -64,6 +66,8 @@ pub struct Offered {
     pub mounts: bool,
     /// And of processes, with a `/proc` of one's own.
     pub pids: bool,
+    /// And such a one for each worker that is forked by a base zygote.
+    pub worker_pids: bool,
     /// They are to be had in a user namespace only: the host is not root.
     pub only_in_user_namespaces: bool,
 }
@@ -139,6 +143,33 @@ pub struct Policy {
     pub network: Network,
     /// Threads that the user of one call may have.
     pub tasks: u32,
+    forked: Derived,
+}
+
+/// What forked processes read, worked out once: it takes some 50 µs, and each worker wants it. It follows from the rest, so policies are
+/// not compared by it.
+#[derive(Debug, Clone)]
+struct Derived(Vec<Rule>);
+
+impl PartialEq for Derived {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Derived {}
+
+impl Hash for Derived {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// The zygote that a worker is forked by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Zygote {
+    /// A base, which has loaded nobody's code.
+    Base,
+    /// That of one tree.
+    OfTree,
 }
 
 /// Whose children a plan is for.
@@ -151,14 +182,25 @@ enum Born {
 }
 
 impl Policy {
+    /// A policy; `tasks` are the threads that the user of one call may have.
+    pub fn new(offered: Offered, places: Places, network: Network, tasks: u32) -> Self {
+        let forked = Derived(system(&places, Born::Forked));
+        Self { offered, places, network, tasks, forked }
+    }
+
     /// A worker that the launcher starts. `tree` is the one it may read, if the call has dependencies.
     pub fn worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
         self.of_worker(Born::Launched, user, run, tree)
     }
 
     /// A worker that a zygote forks. What its zygote is under counts on.
-    pub fn forked_worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
-        self.of_worker(Born::Forked, user, run, tree)
+    pub fn forked_worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>, by: Zygote) -> Plan {
+        let plan = self.of_worker(Born::Forked, user, run, tree);
+        if by == Zygote::OfTree || !self.has_worker_pids() {
+            return plan;
+        }
+        // Its number in a `/proc` is not that of its zygote's namespace.
+        Plan { born_nested: true, namespaces: MOUNT_NAMESPACE, ..plan }
     }
 
     fn of_worker(&self, born: Born, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
@@ -194,7 +236,9 @@ impl Policy {
             own_proc: 0,
             ..domain
         });
-        let admin = if self.offered.only_in_user_namespaces { 0 } else { OF_A_BASE_OF_NAMESPACES };
+        // In a user namespace everybody may make another one.
+        let needed = !self.offered.only_in_user_namespaces || self.has_worker_pids();
+        let admin = if needed { OF_A_BASE_OF_NAMESPACES } else { 0 };
         let filter = seccomp::with_nesting(self.terms());
         let seccomp = if self.offered.seccomp { seccomp::compile(&filter) } else { Vec::new() };
         Plan { landlock: domain, capabilities: users | admin, seccomp, ..plan }
@@ -260,42 +304,12 @@ impl Policy {
         }
     }
 
-    /// What every process reads. A forked one is under its zygote's exact rules already: to it the folders at the top count,
-    /// which are few, but for those in which there is more than its zygote needs itself.
     fn system(&self, born: Born) -> Vec<Rule> {
-        let node = places::of_node(&self.places.node);
-        let exact = places::PROGRAMS
-            .iter()
-            .map(|path| (PathBuf::from(path), RUN))
-            .chain(places::DATA.iter().map(|path| (PathBuf::from(path), READ)))
-            .chain(node.into_iter().chain(self.places.files.iter().cloned()).map(|path| (path, RUN)));
-        let mut rules: Vec<Rule> = Vec::new();
-        for (path, access) in exact {
-            let path = if born == Born::Forked { self.widened(&path) } else { path };
-            let access = if born == Born::Forked && path.components().count() == 2 { RUN } else { access };
-            let rule = optional(&path, access);
-            if !rules.contains(&rule) {
-                rules.push(rule);
-            }
-        }
-        rules.extend(places::DEVICES.iter().map(|path| optional(Path::new(path), DEVICE)));
-        rules
-    }
-
-    fn widened(&self, path: &Path) -> PathBuf {
-        let mut ancestors: Vec<_> = path.ancestors().collect();
-        ancestors.pop();
-        let Some(top) = ancestors.last().filter(|top| **top != Path::new("/proc")) else {
-            return path.to_owned();
-        };
-        let is_shared = |folder: &PathBuf| folder.starts_with(top);
-        if self.places.trees.iter().chain([&self.places.runs]).any(is_shared) {
-            path.to_owned()
-        } else {
-            (*top).to_owned()
+        match born {
+            Born::Forked => self.forked.0.clone(),
+            Born::Launched => system(&self.places, born),
         }
     }
-
     /// What there is in such a root is what a domain allows.
     fn has_root(&self) -> bool {
         self.offered.mounts && self.offered.namespaces && self.offered.landlock_abi > 0
@@ -303,6 +317,10 @@ impl Policy {
 
     fn has_pids(&self) -> bool {
         self.offered.pids && self.has_root()
+    }
+
+    fn has_worker_pids(&self) -> bool {
+        self.offered.worker_pids && self.has_pids()
     }
 
     fn namespaces(&self, terms: Terms) -> u32 {
@@ -349,9 +367,42 @@ impl Policy {
             tasks: user.filter(|_| private_users).map(|_| self.tasks),
             capabilities,
             landlock: (abi > 0).then_some(domain),
+            born_nested: false,
             seccomp: if filter { seccomp::compile(&rules) } else { Vec::new() },
         }
     }
+}
+
+/// What every process reads. A forked one is under its zygote's exact rules already: to it the folders at the top count,
+/// which are few, but for those in which there is more than its zygote needs itself.
+fn system(all: &Places, born: Born) -> Vec<Rule> {
+    let node = places::of_node(&all.node);
+    let exact = places::PROGRAMS
+        .iter()
+        .map(|path| (PathBuf::from(path), RUN))
+        .chain(places::DATA.iter().map(|path| (PathBuf::from(path), READ)))
+        .chain(node.into_iter().chain(all.files.iter().cloned()).map(|path| (path, RUN)));
+    let mut rules: Vec<Rule> = Vec::new();
+    for (path, access) in exact {
+        let path = if born == Born::Forked { widened(all, &path) } else { path };
+        let access = if born == Born::Forked && path.components().count() == 2 { RUN } else { access };
+        let rule = optional(&path, access);
+        if !rules.contains(&rule) {
+            rules.push(rule);
+        }
+    }
+    rules.extend(places::DEVICES.iter().map(|path| optional(Path::new(path), DEVICE)));
+    rules
+}
+
+fn widened(all: &Places, path: &Path) -> PathBuf {
+    let mut ancestors: Vec<_> = path.ancestors().collect();
+    ancestors.pop();
+    let Some(top) = ancestors.last().filter(|top| **top != Path::new("/proc")) else {
+        return path.to_owned();
+    };
+    let is_shared = |folder: &PathBuf| folder.starts_with(top);
+    if all.trees.iter().chain([&all.runs]).any(is_shared) { path.to_owned() } else { (*top).to_owned() }
 }
 
 fn needed(path: &Path, access: Access) -> Rule {
@@ -374,17 +425,18 @@ mod tests {
     use super::*;
 
     fn policy(private_users: bool, network: Network) -> Policy {
-        Policy {
-            offered: Offered {
+        Policy::new(
+            Offered {
                 landlock_abi: 7,
                 seccomp: true,
                 private_users,
                 namespaces: true,
                 mounts: true,
                 pids: true,
+                worker_pids: true,
                 only_in_user_namespaces: !private_users,
             },
-            places: Places {
+            Places {
                 node: "/opt/node/bin/node".into(),
                 files: vec!["/srv/ca.pem".into()],
                 scripts: "/tmp/store/runtime/1".into(),
@@ -394,8 +446,8 @@ mod tests {
                 root: "/tmp/store/hosts/1/empty".into(),
             },
             network,
-            tasks: 100,
-        }
+            100,
+        )
     }
 
     const RUN_FOLDER: &str = "/tmp/store/hosts/1/runs/a";
@@ -410,8 +462,9 @@ mod tests {
 
     fn shown(plan: &Plan) -> String {
         let mut text = format!(
-            "  namespaces {:#x}, root {:?}, user {:?} (threads {:?}), capabilities {:#x}, filter {}\n",
+            "  namespaces {:#x}{}, root {:?}, user {:?} (threads {:?}), capabilities {:#x}, filter {}\n",
             plan.namespaces,
+            if plan.born_nested { " (born nested)" } else { "" },
             plan.root,
             plan.identity,
             plan.tasks,
@@ -454,7 +507,11 @@ mod tests {
             for (kind, plan) in [
                 ("worker", policy.worker(user, run(&own), Some(tree))),
                 ("base zygote", policy.base_zygote()),
-                ("forked worker", policy.forked_worker(user, run(&own), None)),
+                ("forked worker", policy.forked_worker(user, run(&own), None, Zygote::Base)),
+                (
+                    "forked worker of a tree",
+                    policy.forked_worker(user, run(&own), Some(tree), Zygote::OfTree),
+                ),
                 (
                     "dependent zygote",
                     policy.dependent_zygote(user, tree, Path::new("/tmp/store/hosts/1/runs/z")),
@@ -498,7 +555,8 @@ mod tests {
         let own = own();
         for policy in [policy(true, Network::Open), policy(false, Network::None)] {
             let whole = policy.worker(None, run(&own), None).seccomp.len();
-            let rest = policy.forked_worker(None, run(&own), None).seccomp;
+            let rest = policy.forked_worker(None, run(&own), None, Zygote::Base).seccomp;
+            assert_eq!(rest, policy.forked_worker(None, run(&own), None, Zygote::OfTree).seccomp);
             assert_eq!(rest, policy.dependent_zygote(None, Path::new("/t"), Path::new("/r")).seccomp);
             assert!(!rest.is_empty() && policy.base_zygote().seccomp.len() < whole);
         }
@@ -510,7 +568,7 @@ mod tests {
         let policy = policy(true, Network::Open);
         for plan in [
             policy.worker(Some(1), run(&own), None),
-            policy.forked_worker(Some(1), run(&own), None),
+            policy.forked_worker(Some(1), run(&own), None, Zygote::Base),
             policy.dependent_zygote(Some(1), Path::new("/t"), Path::new("/r")),
             policy.npm_rebuild(Some(1), &NpmPlaces::default()),
         ] {

@@ -9,7 +9,7 @@ use super::report::{Layer, Report};
 use super::{NpmPlaces, identity};
 #[cfg(target_os = "linux")]
 use super::{
-    policy::{Places, Policy, Run},
+    policy::{Places, Policy, Run, Zygote},
     report::{Layer, Report},
     survey::Survey,
 };
@@ -117,8 +117,9 @@ impl Shield {
         user: Option<u32>,
         run: &RunFolder,
         tree: Option<&Path>,
+        by: Zygote,
     ) -> Option<Arc<Plan>> {
-        self.of_run(run, |policy, run| policy.forked_worker(user, run, tree))
+        self.of_run(run, |policy, run| policy.forked_worker(user, run, tree, by))
     }
 
     /// See [`Policy::base_zygote`].
@@ -204,7 +205,7 @@ impl Ground {
         let mut layers = base_layers(survey.no_trial.as_deref());
         layers.extend(survey.confined_layers());
         layers.extend(survey.isolated_layers());
-        let policy = Policy { offered: survey.offered, places, network, tasks };
+        let policy = Policy::new(survey.offered, places, network, tasks);
         let shield = Shield { policy: survey.no_trial.is_none().then_some(policy), groups: None };
         Self { shield: Arc::new(shield), report: Report::new(layers) }
     }

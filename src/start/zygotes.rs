@@ -28,6 +28,7 @@ use super::{
     stock::{Forge, Stock},
 };
 use crate::{
+    isolation::Zygote,
     log::NATIVE,
     process::{
         BoxFuture, Command, Spawner,
@@ -163,7 +164,8 @@ impl Makings {
         };
         let modules = tree.map(node_modules);
         let run = self.runs.create(modules.as_deref(), owner).map_err(|error| failed(error.to_string()))?;
-        let plan = shield.forked_worker(new_user, &run, tree);
+        let by = if self.tree.is_some() { Zygote::OfTree } else { Zygote::Base };
+        let plan = shield.forked_worker(new_user, &run, tree, by);
         let group = shield.group().await.map_err(failed)?;
         let started = self.client.fork_worker(plan.as_deref(), group).await;
         let started = started.map_err(|error| failed(error.to_string()))?;

@@ -445,6 +445,7 @@ impl Setup {
             .get_or_try_init(|| async {
                 let (store, ground) = self.account.ground(self.host).await?;
                 let (settings, facts) = (&self.settings, &self.facts);
+                self.host.limit_zygotes(settings.zygote_memory_mb).await;
                 // Of another Node than the host's it is not known yet.
                 let abi = facts.node_abi.as_deref().filter(|_| settings.node_path == facts.exec_path);
                 Ok(Arc::new(Breed {
@@ -463,7 +464,9 @@ impl Setup {
     /// Isolation never weakens silently: what is asked for and not to be had is an error.
     async fn shielded(&self) -> Result<(), SandboxError> {
         let (_, ground) = self.account.ground(self.host).await?;
-        match ground.report.objection(self.settings.isolation_required, self.settings.network) {
+        let without_group = || self.settings.cgroup_dir.as_ref().and_then(|_| ground.report.no_group());
+        let objection = ground.report.objection(self.settings.isolation_required, self.settings.network);
+        match objection.or_else(without_group) {
             None => Ok(()),
             Some(text) => Err(SandboxError::new(Code::IsolationUnavailable, Phase::Validate, text)),
         }
@@ -791,11 +794,19 @@ impl Setup {
             call: self.settings.limits,
         };
         let process = &worker.started.process;
-        let aside = gauge::aside([run.cwd(), run.tmpdir()], process.pid(), process.keepers(), limits.call);
+        let group = process.group().cloned();
+        let folders = [run.cwd(), run.tmpdir()];
+        let aside = gauge::aside(folders, process.pid(), process.keepers(), group.clone(), limits.call);
         let output = state.story.events.clone().filter(|_| request.wants_logs);
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
-        let report =
+        let mut report =
             supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output, aside).await;
+        if let Some(group) = group {
+            // Off the async threads: the kernel adds up what all processors have counted.
+            let used = tokio::task::spawn_blocking(move || group.used()).await.unwrap_or_default();
+            report.cpu_us = report.cpu_us.max(used.cpu_us.unwrap_or(0));
+            report.memory_peak_bytes = used.memory_peak_bytes;
+        }
         self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure));
         self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
@@ -974,6 +985,9 @@ fn usage(
     if cfg!(unix) && report.exit != ExitStatus::Lost {
         usage["cpuMs"] = json!(ms(Duration::from_micros(report.cpu_us)));
         usage["maxRssBytes"] = json!(report.max_rss_kib.saturating_mul(1024));
+    }
+    if let Some(bytes) = report.memory_peak_bytes {
+        usage["memoryPeakBytes"] = json!(bytes);
     }
     usage
 }

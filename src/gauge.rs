@@ -4,7 +4,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -12,6 +12,7 @@ use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
     error::SandboxError,
+    group::{Counted, Group},
     limits::{CallLimits, DISK_LIMIT_FILES},
     supervise::Aside,
     worker::breach,
@@ -29,12 +30,19 @@ const DEPTH_LIMIT_FOLDERS: usize = 1024;
 /// How old the count of [`memory_kills`] that a call begins with may be.
 const KILLS_FRESH: Duration = Duration::from_secs(1);
 
-/// What is seen of a call from the side. `keepers` of its processes are not the function's.
-pub fn aside(folders: [PathBuf; 2], pid: u32, keepers: u32, limits: CallLimits) -> Aside {
+/// What is seen of a call from the side. `keepers` of its processes are not the function's; `group` is its control group.
+pub fn aside(
+    folders: [PathBuf; 2],
+    pid: u32,
+    keepers: u32,
+    group: Option<Arc<Group>>,
+    limits: CallLimits,
+) -> Aside {
     let before = memory_kills_lately();
     Aside {
         exceeded: Box::pin(exceeded(folders, pid, keepers, limits)),
         oom_killed: Box::new(move || memory_kills().zip(before).is_some_and(|(now, before)| now > before)),
+        counted: Box::new(move || group.as_ref().map_or_else(Counted::default, |group| group.counted())),
     }
 }
 

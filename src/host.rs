@@ -21,6 +21,7 @@ use crate::{
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
     executor::{Answer, Inner, QueueClass, Spent},
+    group::{self, CallGroups, Groups, find::Refusal},
     histogram::{BOUNDS_MS, Histogram},
     install::{self, InstallContext, Scope},
     isolation::{Ground, Report},
@@ -30,7 +31,7 @@ use crate::{
     process::{self, choice::ProcessStarter},
     queue::Queue,
     source::{self, Prepared, Runtime as SourceRuntime, SourceError},
-    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
+    start::{self, Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
     timeline::{TIMED, ms},
@@ -51,6 +52,9 @@ const SUCCESSION_WAIT: Duration = Duration::from_secs(1);
 
 /// What was kept ready is killed: it is gone within this, or something is wrong with the machine.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Folders for control groups that one process uses.
+const CGROUP_DIRS_LIMIT: usize = 16;
 
 /// Between two looks whether it is.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -122,6 +126,8 @@ pub struct Host {
     sweeping: AtomicBool,
     #[cfg(target_os = "linux")]
     survey: OnceCell<Survey>,
+    /// Control groups, by the folder that was named for them.
+    groups: Mutex<BTreeMap<Option<PathBuf>, Arc<FoundGroups>>>,
     executors: Mutex<Vec<Weak<Inner>>>,
     /// Of the executor that last found out what it is put under.
     last_report: Mutex<Option<Report>>,
@@ -133,6 +139,9 @@ struct OpenStore {
     /// The smallest limit that any executor asked for, bytes.
     max_bytes: u64,
 }
+
+/// What came of looking for control groups.
+type FoundGroups = OnceCell<Result<Arc<Groups>, Refusal>>;
 
 /// What one executor wants, found out at its first calls.
 #[derive(Debug)]
@@ -179,6 +188,10 @@ impl Account {
             .get_or_try_init(|| async {
                 let store = host.store(&self.settings, &self.facts).await?;
                 let ground = host.ground(&store, &self.settings, &self.facts).await;
+                let ground = ground.with_groups(host.groups(&self.settings).await);
+                if self.settings.cpu_thousandths.is_some() && !ground.limits_processors() {
+                    tracing::warn!(target: NATIVE, "The option cpus is not in force: see controlGroup in isolationReport()");
+                }
                 *host.last_report.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(ground.report.clone());
                 Ok((store, ground))
@@ -332,6 +345,7 @@ impl Host {
             sweeping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             survey: OnceCell::new(),
+            groups: Mutex::default(),
             executors: Mutex::default(),
             last_report: Mutex::default(),
         })
@@ -501,6 +515,17 @@ impl Host {
         &self.ladder
     }
 
+    /// Lets zygotes hold so many MiB, or a share of the machine's memory.
+    pub async fn limit_zygotes(&self, memory_mb: Option<u32>) {
+        let bytes = if let Some(mb) = memory_mb {
+            u64::from(mb) * 1024 * 1024
+        } else {
+            let found = self.runtime.spawn_blocking(start::machine_bytes).await;
+            start::default_limit_bytes(found.unwrap_or(None))
+        };
+        self.ladder.limit_memory(bytes);
+    }
+
     /// The scripts that workers run, on disk in `store`.
     pub fn scripts(&self, store: &Store) -> ScriptSource {
         let store = store.clone();
@@ -529,6 +554,47 @@ impl Host {
         }
     }
 
+    /// Control groups for calls with these settings; looked for once for each folder that is named.
+    async fn groups(&'static self, settings: &Settings) -> group::Found {
+        let found = {
+            let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            if groups.len() >= CGROUP_DIRS_LIMIT && !groups.contains_key(&settings.cgroup_dir) {
+                return Err(Refusal::new(format!(
+                    "more than {CGROUP_DIRS_LIMIT} folders are named by cgroupDir"
+                )));
+            }
+            Arc::clone(groups.entry(settings.cgroup_dir.clone()).or_default())
+        };
+        let found = found.get_or_init(|| self.look_for_groups(settings.cgroup_dir.clone())).await.clone();
+        found.map(|groups| CallGroups::new(groups, settings.limits.of_group(settings.cpu_thousandths)))
+    }
+
+    #[cfg(target_os = "linux")]
+    async fn look_for_groups(&'static self, named: Option<PathBuf>) -> Result<Arc<Groups>, Refusal> {
+        group::detect(&*self.starter, named).await
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn look_for_groups(&'static self, _: Option<PathBuf>) -> Result<Arc<Groups>, Refusal> {
+        Err(Refusal::new("needs Linux"))
+    }
+
+    fn all_groups(&self) -> Vec<Arc<Groups>> {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.values().filter_map(|found| found.get()?.as_ref().ok()).cloned().collect()
+    }
+
+    /// Removes control groups that nobody uses.
+    async fn rest_groups(&self) {
+        let groups = self.all_groups();
+        let _ = self.runtime.spawn_blocking(move || groups.iter().for_each(|groups| groups.rest())).await;
+    }
+
+    /// Whether any control groups limit processors.
+    fn limits_processors(&self) -> bool {
+        self.all_groups().iter().any(|groups| groups.controllers().cpu)
+    }
+
     #[cfg(not(target_os = "linux"))]
     async fn ground(&'static self, _: &Store, _: &Settings, _: &HostFacts) -> Ground {
         Ground::base()
@@ -541,8 +607,10 @@ impl Host {
             Some(report) => report,
             None => account.ground(self).await?.1.report.clone(),
         };
+        let in_groups = report.has("controlGroup");
+        let cpus = in_groups && self.limits_processors();
         let mut report = json!(report);
-        report["limits"] = limits::report();
+        report["limits"] = limits::report(in_groups, cpus);
         Ok(report)
     }
 
@@ -556,6 +624,7 @@ impl Host {
         let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(|open| open.store.flush()));
         self.starter.shutdown().await;
         let _ = flushed.await;
+        self.rest_groups().await;
     }
 
     /// As [`Self::drain`], and waits until the launcher, and so everything that it started, is gone.
@@ -565,6 +634,7 @@ impl Host {
         while !self.starter.shutdown().await && Instant::now() < end {
             tokio::time::sleep(DRAIN_POLL).await;
         }
+        self.rest_groups().await;
     }
 
     /// Everything countable.
@@ -594,6 +664,8 @@ impl Host {
                 "waiting": pool.waiting,
             },
             "zygotes": ready.zygotes,
+            "zygoteMemory": ready.memory,
+            "notPreloaded": self.ladder.not_preloaded(),
             "standby": ready.standby,
             "store": self.store_metrics(settings, facts),
             "sources": self.source_metrics(),

@@ -7,6 +7,7 @@ pub mod config_report;
 pub mod error;
 pub mod executor;
 pub mod gauge;
+pub mod group;
 pub mod histogram;
 pub mod host;
 pub mod install;

@@ -22,6 +22,7 @@ use tokio::{
 
 use crate::{
     error::{Code, Phase, SandboxError},
+    group::Counted,
     limits::CallLimits,
     process::{BoxFuture, Duplex, ExitStatus, Process},
     start::Worker,
@@ -67,12 +68,18 @@ pub struct Aside {
     pub exceeded: BoxFuture<'static, SandboxError>,
     /// Whether the kernel has killed some process for want of memory since the run began. Asked after a SIGKILL only.
     pub oom_killed: Box<dyn Fn() -> bool + Send>,
+    /// What the call's control group has counted, if it has one. Asked where a process ended before its function had settled.
+    pub counted: Box<dyn Fn() -> Counted + Send>,
 }
 
 impl Aside {
     /// Nothing is known.
     pub fn nothing() -> Self {
-        Self { exceeded: Box::pin(std::future::pending()), oom_killed: Box::new(|| false) }
+        Self {
+            exceeded: Box::pin(std::future::pending()),
+            oom_killed: Box::new(|| false),
+            counted: Box::new(Counted::default),
+        }
     }
 }
 
@@ -156,6 +163,8 @@ pub struct RunReport {
     pub cpu_us: u64,
     /// See [`crate::process::TreeState::max_rss_kib`].
     pub max_rss_kib: u64,
+    /// The most memory that all processes of the call held together, bytes, where somebody counted.
+    pub memory_peak_bytes: Option<u64>,
     /// Whether something was still running at the end of the linger and had to be ended.
     pub lingered: bool,
     /// The last of stdout.
@@ -476,6 +485,7 @@ impl Run {
             exit,
             cpu_us: self.process.state().cpu_us,
             oom_killed: matches!(exit, ExitStatus::Signal(_)) && (self.aside.oom_killed)(),
+            counted: (self.aside.counted)(),
         };
         let error = self.notes.ended(end, &self.captured.stderr.tail.text(), &self.limits.call);
         self.settle(Err(error));
@@ -565,6 +575,7 @@ impl Run {
             bytes: self.captured.bytes,
             cpu_us: state.cpu_us,
             max_rss_kib: state.max_rss_kib,
+            memory_peak_bytes: None,
             lingered: self.lingered,
             stdout_tail: self.captured.stdout.tail.text(),
             stderr_tail: self.captured.stderr.tail.text(),
@@ -893,6 +904,7 @@ mod tests {
             bytes: 8,
             cpu_us: 7,
             max_rss_kib: 8,
+            memory_peak_bytes: None,
             lingered: false,
             stdout_tail: "a値".to_owned(),
             stderr_tail: "b".to_owned(),
@@ -1014,6 +1026,23 @@ mod tests {
         assert_eq!(fake.act().await, (Act::Kill, ms(70)));
         fake.gone();
         assert_eq!(fake.report().await.failure, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_control_group_has_counted_tells_why_a_process_ended() {
+        let (killed, aborted) = (ExitStatus::Signal(SIGKILL), ExitStatus::Signal(libc::SIGABRT));
+        let nothing = Counted::default();
+        for (exit, counted, code) in [
+            (killed, Counted { out_of_memory: true, ..nothing }, Code::MemoryLimit),
+            (aborted, Counted { tasks_refused: true, ..nothing }, Code::ProcessLimit),
+            (killed, nothing, Code::Killed),
+        ] {
+            let aside = Aside { counted: Box::new(move || counted), ..Aside::nothing() };
+            let mut fake = start_beside(LIMITS, job(None), aside);
+            fake.started().await;
+            fake.exit(exit, false);
+            assert_eq!(fake.error().await.0.code, code);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,7 +20,7 @@ mod pids;
 mod plan;
 
 #[cfg(target_os = "linux")]
-pub use apply::{Failed, apply, set_limit};
+pub use apply::{Failed, apply, enter_group, set_limit};
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
 #[cfg(target_os = "linux")]
 pub use cradle::{Cradle, FIRST_CHILD, dismiss};

@@ -14,7 +14,7 @@ pub mod trial;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of these messages; raised with every change to them.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The most bytes one message may take. Below the default socket buffer of Linux (212,992 bytes), which a packet
 /// must fit into whole.
@@ -65,6 +65,8 @@ pub struct Spawn {
     pub confinement: Option<Vec<u8>>,
     /// Instead of running a program, try what the confinement should forbid, and say on stdout what came of it.
     pub trial: Option<trial::Trial>,
+    /// One more descriptor is beside the packet, the last: the `cgroup.procs` of the control group that the process enters.
+    pub in_group: bool,
     /// The numbers (1 to [`MAX_TARGET_FD`], each once) that the descriptors beside the packet get, in their order.
     pub fds: Vec<i32>,
 }
@@ -187,10 +189,12 @@ pub enum Step {
     Init,
     /// Mounting a `/proc` of its own.
     Proc,
+    /// Entering a control group.
+    Group,
 }
 
 impl Step {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Receive,
         Self::Arguments,
         Self::Pipe,
@@ -212,6 +216,7 @@ impl Step {
         Self::Root,
         Self::Init,
         Self::Proc,
+        Self::Group,
     ];
 
     /// The name people read.
@@ -238,6 +243,7 @@ impl Step {
             Self::Root => "mount",
             Self::Init => "PID namespace",
             Self::Proc => "mount of /proc",
+            Self::Group => "cgroup.procs",
         }
     }
 
@@ -275,9 +281,9 @@ pub enum Error {
 /// The packet of a message to the launcher.
 pub fn encode_request(message: &ToLauncher) -> Result<Vec<u8>, Error> {
     if let ToLauncher::Spawn(spawn) = message
-        && spawn.fds.len() > MAX_FDS
+        && spawn.fds.len() + usize::from(spawn.in_group) > MAX_FDS
     {
-        return Err(Error::TooManyFds { count: spawn.fds.len() });
+        return Err(Error::TooManyFds { count: spawn.fds.len() + usize::from(spawn.in_group) });
     }
     encode(message)
 }

@@ -15,13 +15,18 @@ use super::{
 };
 #[cfg(target_os = "linux")]
 use crate::config::Network;
-use crate::{config::Tier, store::RunFolder};
+use crate::{
+    config::Tier,
+    group::{CallGroups, Found, Group, find::ENABLE},
+    store::RunFolder,
+};
 
 /// What the processes of an executor are put under. Equal shields make equal plans.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Shield {
     #[cfg(target_os = "linux")]
     policy: Option<Policy>,
+    groups: Option<CallGroups>,
 }
 
 /// What an executor's isolation comes to.
@@ -37,6 +42,34 @@ impl Shield {
     /// A user for a process, or for a zygote and its workers, that nobody else has; `None` where processes keep the host's.
     pub fn draw_user(&self) -> Result<Option<u32>, getrandom::Error> {
         if self.gives_users() { identity::draw().map(Some) } else { Ok(None) }
+    }
+
+    /// A control group for a process and all that it starts; `None` where processes stay in the host's. Where groups can be had,
+    /// a process that gets none must not run: the error says why.
+    pub async fn group(&self) -> Result<Option<Arc<Group>>, String> {
+        let Some(groups) = &self.groups else { return Ok(None) };
+        let made = groups.make().await;
+        made.map(Some).map_err(|error| format!("its control group cannot be made: {error}"))
+    }
+}
+
+impl Ground {
+    /// With control groups, or why there are none.
+    #[must_use]
+    pub fn with_groups(mut self, found: Found) -> Self {
+        let tier = Tier::Isolated;
+        let layer = match &found {
+            Ok(groups) => Layer::on("controlGroup", tier).but(groups.told()),
+            Err(refusal) => Layer::off("controlGroup", tier, refusal.why.clone(), ENABLE),
+        };
+        self.report.replace(layer.optional());
+        Arc::make_mut(&mut self.shield).groups = found.ok();
+        self
+    }
+
+    /// Whether the processors of a call can be limited.
+    pub fn limits_processors(&self) -> bool {
+        self.shield.groups.as_ref().is_some_and(CallGroups::limits_processors)
     }
 }
 
@@ -173,7 +206,7 @@ impl Ground {
         layers.extend(survey.confined_layers());
         layers.extend(survey.isolated_layers());
         let policy = Policy::new(survey.offered, places, network, tasks);
-        let shield = Shield { policy: survey.no_trial.is_none().then_some(policy) };
+        let shield = Shield { policy: survey.no_trial.is_none().then_some(policy), groups: None };
         Self { shield: Arc::new(shield), report: Report::new(layers) }
     }
 }

@@ -350,7 +350,6 @@ impl Survey {
 
     /// The layers of the tier isolated: those that are there, and those that this version does not have.
     pub(super) fn isolated_layers(&self) -> Vec<Layer> {
-        const NOT_YET: &str = "not in this version";
         let enable =
             "a container that lets namespaces be made: CAP_SYS_ADMIN, or user namespaces for everybody";
         let tier = Tier::Isolated;
@@ -384,7 +383,8 @@ impl Survey {
                 "",
             )
             .optional(),
-            Layer::off("controlGroup", tier, NOT_YET, "").optional(),
+            // Of each executor's own: see `Ground::with_groups`.
+            Layer::off("controlGroup", tier, "not looked for", "").optional(),
             Layer::off("metadataAddresses", tier, "closed with network: \"none\" only", "").optional(),
         ]
     }

@@ -10,7 +10,8 @@ use std::{
 #[cfg(target_os = "linux")]
 use super::zygotes::{NoZygote, Zygotes};
 use super::{
-    Breed, Ladder, Readiness, Rung, StartError, Verdict, Worker, WorkerSpec, spawn, standby::Standby,
+    Breed, Ladder, NotPreloaded, Readiness, Rung, StartError, Verdict, Worker, WorkerSpec, spawn,
+    standby::Standby,
 };
 use crate::{
     log::NATIVE,
@@ -68,6 +69,22 @@ impl RungLadder {
         self.zygotes.sweep(now);
         #[cfg(not(target_os = "linux"))]
         let _ = now;
+    }
+
+    /// Lets zygotes, and the workers that they have ready, hold so many bytes; the smallest number counts that was ever given.
+    pub fn limit_memory(&self, bytes: u64) {
+        #[cfg(target_os = "linux")]
+        self.zygotes.limit_memory(bytes);
+        #[cfg(not(target_os = "linux"))]
+        let _ = bytes;
+    }
+
+    /// Packages that calls load themselves, although zygotes could have, as far as there is room to tell.
+    pub fn not_preloaded(&self) -> Vec<NotPreloaded> {
+        #[cfg(target_os = "linux")]
+        return self.zygotes.not_preloaded();
+        #[cfg(not(target_os = "linux"))]
+        Vec::new()
     }
 
     async fn climb(&self, spec: WorkerSpec) -> Result<Worker, StartError> {
@@ -210,6 +227,10 @@ impl Ladder for RungLadder {
             zygotes: self.zygotes.counts(),
             #[cfg(not(target_os = "linux"))]
             zygotes: Default::default(),
+            #[cfg(target_os = "linux")]
+            memory: self.zygotes.memory(),
+            #[cfg(not(target_os = "linux"))]
+            memory: Default::default(),
             standby: self.standby.counts(),
         }
     }

@@ -27,6 +27,7 @@ pub(super) async fn boot(
         channel: true,
         limits: breed.limits,
         confinement: breed.shield.worker(user, &run, tree),
+        group: breed.shield.group().await.map_err(failed)?,
         ..Command::default()
     };
     let started = spawner.spawn(command).await.map_err(|error| failed(error.to_string()))?;

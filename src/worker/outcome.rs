@@ -281,6 +281,7 @@ pub fn signal_name(_signal: i32) -> Option<&'static str> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use crate::group::Counted;
 
     const LIMITS: CallLimits = CallLimits { memory_mb: 64, ..CallLimits::DEFAULT };
 
@@ -301,7 +302,11 @@ mod tests {
         for frame in frames {
             assert_eq!(notes.take(frame.clone(), 10), None);
         }
-        let error = notes.ended(End { exit, cpu_us: 0, oom_killed: false }, stderr, &LIMITS);
+        let error = notes.ended(
+            End { exit, cpu_us: 0, oom_killed: false, counted: Counted::default() },
+            stderr,
+            &LIMITS,
+        );
         (error.code, error.message)
     }
 

@@ -708,6 +708,8 @@ export interface ExecutorMetrics {
     hits: number;
     evictions: number;
     renewals: number;
+    /** Compile caches that this process had made of trees' packages. */
+    compileCaches: number;
   };
   /** Source texts that are kept in their prepared form, and how often one of them spared the work. Absent when the options are bad. */
   sources?: { kept: number; reused: number };

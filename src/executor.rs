@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -691,7 +691,12 @@ impl Setup {
         self.account.check_node(self.host).await?;
         self.shielded().await?;
         let wanted = self.account.wanted(self.host, dependencies).await?;
-        self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await.map(drop)
+        let sandbox = self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await?;
+        if !dependencies.is_empty() {
+            let spec = self.spec(dependencies, WARM_TOOL_ID.into(), &sandbox).await?;
+            self.host.compile(&spec, &sandbox.tree).await;
+        }
+        Ok(())
     }
 
     async fn lease(&self, request: &Request) -> Result<Lease<Sandbox>, SandboxError> {
@@ -710,22 +715,35 @@ impl Setup {
         self.host.lease(&wanted, &self.settings, &request.tool_id).await
     }
 
+    /// For workers of a sandbox; with all of its packages.
+    async fn spec(
+        &self,
+        dependencies: &BTreeMap<String, String>,
+        tool_id: Arc<str>,
+        sandbox: &Sandbox,
+    ) -> Result<WorkerSpec, SandboxError> {
+        Ok(WorkerSpec {
+            breed: Arc::clone(self.breed().await?),
+            scripts: self.host.scripts(&sandbox.store),
+            tree: Arc::clone(sandbox.tree.dir()),
+            packages: dependencies.keys().cloned().collect(),
+            has_dependencies: !dependencies.is_empty(),
+            tool_id,
+            forced: self.settings.start,
+        })
+    }
+
     async fn worker(
         &self,
         request: &Request,
         packages: &[String],
         sandbox: &Sandbox,
     ) -> Result<(Worker, RunFolder), SandboxError> {
-        let declared = packages.iter().filter(|name| request.dependencies.contains_key(*name));
-        let spec = WorkerSpec {
-            breed: Arc::clone(self.breed().await?),
-            scripts: self.host.scripts(&sandbox.store),
-            tree: Arc::clone(sandbox.tree.dir()),
-            packages: declared.cloned().collect(),
-            has_dependencies: !request.dependencies.is_empty(),
-            tool_id: Arc::clone(&request.tool_id),
-            forced: self.settings.start,
-        };
+        let mut spec = self.spec(&request.dependencies, Arc::clone(&request.tool_id), sandbox).await?;
+        if spec.has_dependencies {
+            self.host.compile_soon(&spec, &sandbox.tree);
+        }
+        spec.packages.retain(|name| packages.contains(name));
         let mut worker = self.host.ladder().start(spec).await.map_err(|error| {
             tracing::error!(
                 target: NATIVE,
@@ -766,6 +784,7 @@ impl Setup {
             column_offset: prepared.column_offset,
             source_map: prepared.source_map.clone(),
             max_result_bytes: self.settings.max_output_bytes,
+            compile_cache: run.compile_cache().map(Path::to_path_buf),
             code: prepared.code.clone(),
             args: args_json,
         }

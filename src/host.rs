@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use crate::{
+    compile_cache::Compiler,
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
     executor::{Answer, Inner, QueueClass, Spent},
@@ -30,7 +31,7 @@ use crate::{
     process::{self, choice::ProcessStarter},
     queue::Queue,
     source::{self, Prepared, Runtime as SourceRuntime, SourceError},
-    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
+    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts, WorkerSpec},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
     timeline::{TIMED, ms},
@@ -112,6 +113,7 @@ pub struct Host {
     queue: Queue,
     pool: Pool<Sandbox, SandboxError>,
     supply: Arc<Supply>,
+    compiler: Arc<Compiler>,
     starter: Arc<ProcessStarter>,
     ladder: Arc<RungLadder>,
     /// Sandboxes of each tree.
@@ -323,6 +325,7 @@ impl Host {
             queue: Queue::new(),
             pool,
             supply,
+            compiler: Arc::default(),
             live: Arc::default(),
             ladder,
             starter,
@@ -501,6 +504,16 @@ impl Host {
         &self.ladder
     }
 
+    /// Has the compile caches of a tree in use made, later, where they are missing. `spec.packages` are all of the tree's.
+    pub fn compile_soon(&self, spec: &WorkerSpec, tree: &Tree) {
+        self.compiler.soon(&self.supply, &self.ladder, spec, tree);
+    }
+
+    /// Now.
+    pub async fn compile(&self, spec: &WorkerSpec, tree: &Tree) {
+        self.compiler.make(&self.ladder, spec, tree).await;
+    }
+
     /// The scripts that workers run, on disk in `store`.
     pub fn scripts(&self, store: &Store) -> ScriptSource {
         let store = store.clone();
@@ -550,8 +563,9 @@ impl Host {
     /// store.
     pub async fn drain(&self) {
         self.pool.drain();
-        self.ladder.drain();
         self.supply.stop().await;
+        // Nothing in the background has any more made ready.
+        self.ladder.drain();
         let stores = self.open_stores();
         let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(|open| open.store.flush()));
         self.starter.shutdown().await;
@@ -621,6 +635,7 @@ impl Host {
             "trees": usage.trees,
             "bytes": usage.bytes,
             "evictions": usage.evictions,
+            "compileCaches": self.compiler.made(),
         });
         for (name, count) in self.supply.counts() {
             metrics[name] = count;

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "napi")]
 mod binding;
+pub mod compile_cache;
 pub mod config;
 pub mod config_report;
 pub mod error;

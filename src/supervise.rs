@@ -754,6 +754,7 @@ mod tests {
             column_offset: 0,
             source_map: None,
             max_result_bytes: 1000,
+            compile_cache: None,
             code: "return () => 1".to_owned(),
             args,
         }

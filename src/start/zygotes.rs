@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{
-    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts, node_modules,
+    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts,
+    cached::{self, Kind},
+    node_modules,
     resolver::Resolver,
     spawn,
     stock::{Forge, Stock},
@@ -27,7 +29,7 @@ use crate::{
         BoxFuture, Command, Spawner,
         zygote::{Client, ZygoteError},
     },
-    store::Runs,
+    store::{RunFolder, Runs},
 };
 
 /// After this many forks a zygote is replaced: its children share address layout and hash seeds.
@@ -138,6 +140,17 @@ impl Makings {
         let started = self.client.fork_worker(plan.as_deref()).await;
         let started = started.map_err(|error| failed(error.to_string()))?;
         Ok(Worker { rung: Rung::Zygote, started, run: Some(run) })
+    }
+}
+
+impl NoZygote {
+    /// As callers are told that insist on one.
+    pub(super) fn into_error(self) -> StartError {
+        let reason = match self {
+            Self::NotYet => "it is still booting".to_owned(),
+            Self::Refused(reason) => reason,
+        };
+        StartError { rung: Rung::Zygote, reason }
     }
 }
 
@@ -349,11 +362,20 @@ impl Zygotes {
         let began = Instant::now();
         for _ in 0..MAX_TRIES {
             let modules = packages.iter().map(|specifier| Module { specifier, kind: "require" }).collect();
-            let load = Load { cwd: &spec.tree, env: &spec.breed.load_env, modules, limit_ms: LOAD_LIMIT_MS };
-            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
             let shield = &spec.breed.shield;
             let user = shield.draw_user().map_err(|error| error.to_string())?;
             let runs = spec.breed.store.0.nest().map_err(|error| error.to_string())?;
+            let name = cached::name(&spec.breed, Kind::Forked);
+            let compile_cache = name.and_then(|name| runs.offer_compile_cache(&spec.tree, &name, user));
+            let load = Load {
+                cwd: &spec.tree,
+                env: &spec.breed.load_env,
+                modules,
+                limit_ms: LOAD_LIMIT_MS,
+                compile_cache,
+                compiles: false,
+            };
+            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
             let plan = shield.dependent_zygote(user, &spec.tree, runs.dir());
             let refused = match base.client.fork_zygote(plan.as_deref(), &payload).await {
                 Ok(client) => {
@@ -385,6 +407,43 @@ impl Zygotes {
             }
         }
         Err("too many of its packages cannot be loaded ahead".to_owned())
+    }
+
+    /// Has the packages of a tree compiled by a process such as the tree's zygote is one. Nothing else ever runs in it. `None` where
+    /// none of them can be loaded ahead.
+    pub(super) async fn compile(&self, spec: &WorkerSpec) -> Result<Option<Compiled>, String> {
+        let base = self.settled(true, || self.base(spec)).await.map_err(|none| none.into_error().reason)?;
+        base.touch();
+        let mut packages = spec.packages.clone();
+        for _ in 0..MAX_TRIES {
+            let shield = &spec.breed.shield;
+            let user = shield.draw_user().map_err(|error| error.to_string())?;
+            let runs = spec.breed.store.0.runs().map_err(|error| error.to_string())?;
+            let run = runs.create(None, user).map_err(|error| error.to_string())?;
+            let dir = run.tmpdir().join("compiled");
+            let load = Load {
+                cwd: &spec.tree,
+                env: &spec.breed.load_env,
+                modules: packages.iter().map(|specifier| Module { specifier, kind: "require" }).collect(),
+                limit_ms: LOAD_LIMIT_MS,
+                compile_cache: Some(dir.clone()),
+                compiles: true,
+            };
+            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
+            let plan = shield.dependent_zygote(user, &spec.tree, run.dir());
+            let told = match base.client.fork_zygote(plan.as_deref(), &payload).await {
+                Err(ZygoteError::Refused { reason }) => reason,
+                Err(error) => return Err(error.to_string()),
+                Ok(_) => return Err("it serves, but was to end".to_owned()),
+            };
+            match serde_json::from_str(&told) {
+                Ok(Refusal { compiled: true, .. }) => return Ok(Some(Compiled { run, dir })),
+                Ok(Refusal { specifier: Some(unfit), .. })
+                    if packages.remove(&unfit) && !packages.is_empty() => {}
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     fn set(&self, breed: &Breed, tree: Option<&Path>, booted: Result<Arc<Nest>, String>) {
@@ -497,6 +556,11 @@ struct Load<'a> {
     env: &'a BTreeMap<String, String>,
     modules: Vec<Module<'a>>,
     limit_ms: u32,
+    /// The folder of Node's compile cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compile_cache: Option<PathBuf>,
+    /// Whether it is to fill that folder, and to end then.
+    compiles: bool,
 }
 
 #[derive(Serialize)]
@@ -509,4 +573,16 @@ struct Module<'a> {
 #[derive(Deserialize)]
 struct Refusal {
     specifier: Option<String>,
+    /// It did what it was to do instead.
+    #[serde(default)]
+    compiled: bool,
+}
+
+/// What a process left that loaded a tree's packages, and was then ended.
+#[derive(Debug)]
+pub struct Compiled {
+    /// Where it worked: gone with this.
+    pub run: RunFolder,
+    /// What Node was given as the folder of its compile cache, in it.
+    pub dir: PathBuf,
 }

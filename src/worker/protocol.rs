@@ -54,6 +54,8 @@ pub struct Job {
     pub source_map: Option<String>,
     /// The largest result, in bytes of its JSON text.
     pub max_result_bytes: u64,
+    /// The folder of Node's compile cache for the packages; see [`crate::store::compile_cache`].
+    pub compile_cache: Option<PathBuf>,
     /// See [`crate::source::Prepared::code`].
     pub code: String,
     /// The arguments as JSON text; `None` when the caller gave none.
@@ -94,6 +96,8 @@ struct JobHeader<'a> {
     column_offset: i32,
     source_map: Option<&'a str>,
     max_result_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compile_cache: Option<&'a PathBuf>,
 }
 
 impl Job {
@@ -112,6 +116,7 @@ impl Job {
             column_offset: self.column_offset,
             source_map: self.source_map.as_deref(),
             max_result_bytes: self.max_result_bytes,
+            compile_cache: self.compile_cache.as_ref(),
         })?;
         let args = self.args.as_deref().unwrap_or("null");
         let mut frames = Vec::with_capacity(3 * HEADER_BYTES + header.len() + self.code.len() + args.len());
@@ -370,6 +375,7 @@ mod tests {
             column_offset: 0,
             source_map: None,
             max_result_bytes: 10,
+            compile_cache: None,
             code: "export default 1".to_owned(),
             args: None,
         }

@@ -764,6 +764,8 @@ function start(parsed, code, args) {
   adopt(parsed);
   writeAtOnce('stdout');
   writeAtOnce('stderr');
+  // What is not to be had costs nothing but time: Node compiles then, and says nothing.
+  if (parsed.compileCache !== undefined) Module.enableCompileCache?.(parsed.compileCache);
   run(parsed, code, parse(args));
 }
 

@@ -712,7 +712,15 @@ export interface ExecutorMetrics {
     compileCaches: number;
   };
   /** Source texts that are kept in their prepared form, and how often one of them spared the work. Absent when the options are bad. */
-  sources?: { kept: number; reused: number };
+  sources?: {
+    kept: number;
+    reused: number;
+    /**
+     * V8's code caches of large texts: those that are kept, with their bytes; and in all, caches made, calls that were spared compiling, and
+     * caches that V8 refused or that could not be made.
+     */
+    codeCaches: { kept: number; bytes: number; made: number; accepted: number; refused: number };
+  };
   [area: string]: unknown;
 }
 

@@ -31,7 +31,7 @@ use crate::{
     pool::Lease,
     process::ExitStatus,
     queue::{self, Acquire, Permit, Vcpus},
-    source::{self, Prepared, Runtime},
+    source::{self, CodeKey, Flags, Prepared, Runtime, Use},
     start::{Breed, HomeStore, Ladder as _, Rung, Verdict, Worker, WorkerSpec},
     store::RunFolder,
     supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
@@ -47,6 +47,8 @@ const QUICK_SOURCE_BYTES: usize = 32 * 1024;
 const WARM_CONCURRENCY_SETS: usize = 2;
 /// Stands for the tool in the log, where a set is prepared before any tool wants it.
 const WARM_TOOL_ID: &str = "warm";
+/// And where a text is compiled for calls to come.
+const COMPILE_TOOL_ID: &str = "compile";
 /// A deadline of a shutdown is never longer (a year): timers overflow on the largest durations.
 const MAX_DEADLINE: Duration = Duration::from_hours(365 * 24);
 
@@ -491,6 +493,8 @@ fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
 /// the order in which they stand.
 struct Running {
     job: Job,
+    /// Names the code cache that the job has or may have.
+    code_key: Option<CodeKey>,
     run: RunFolder,
     lease: Lease<Sandbox>,
     permit: Permit,
@@ -618,8 +622,44 @@ impl Setup {
         state.story.step(Step::Start, None, Some(lease.reused()));
         let starting = self.worker(request, &prepared.packages, &lease);
         let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
-        let job = self.job(request, &prepared, args_json, &lease, &run);
-        Ok((worker, Running { job, run, lease, permit }))
+        let mut job = self.job(request, &prepared, args_json, &lease, &run);
+        let code_key = self.code_key(&prepared, worker.rung).await?;
+        if let Some(key) = &code_key {
+            job.code_cache = self.code_cache(key, worker.rung, &job, &lease).await?;
+        }
+        Ok((worker, Running { job, code_key, run, lease, permit }))
+    }
+
+    /// Names what V8's code cache of a text is good for; nothing for what is compiled in no time.
+    async fn code_key(&self, prepared: &Prepared, rung: Rung) -> Result<Option<CodeKey>, SandboxError> {
+        let Some(digest) = prepared.code_digest else { return Ok(None) };
+        let breed = self.breed().await?;
+        let flags =
+            Flags { node: breed.node.clone(), memory_mb: breed.memory_mb, forked: rung == Rung::Zygote };
+        Ok(Some((digest, flags)))
+    }
+
+    /// The cache, if there is one; has it made at the text's second use.
+    async fn code_cache(
+        &self,
+        key: &CodeKey,
+        rung: Rung,
+        job: &Job,
+        sandbox: &Sandbox,
+    ) -> Result<Option<Arc<[u8]>>, SandboxError> {
+        let found = self.host.compiled().take(key);
+        match found {
+            Use::Plain => Ok(None),
+            Use::With(cache) => Ok(Some(cache)),
+            Use::Make => {
+                let spec = self.spec(&BTreeMap::new(), COMPILE_TOOL_ID.into(), sandbox).await?;
+                let forced = if rung == Rung::Zygote { Rung::Zygote } else { Rung::Spawn };
+                let spec = WorkerSpec { forced: Some(forced), ..spec };
+                let job = Job { compiles_only: true, compile_cache: None, args: None, ..job.clone() };
+                self.host.compile_text(key.clone(), spec, job);
+                Ok(None)
+            }
+        }
     }
 
     fn check(&self, request: &Request) -> Result<Arc<Prepared>, SandboxError> {
@@ -785,6 +825,8 @@ impl Setup {
             source_map: prepared.source_map.clone(),
             max_result_bytes: self.settings.max_output_bytes,
             compile_cache: run.compile_cache().map(Path::to_path_buf),
+            compiles_only: false,
+            code_cache: None,
             code: prepared.code.clone(),
             args: args_json,
         }
@@ -799,7 +841,7 @@ impl Setup {
         state: &CallState,
         settle: oneshot::Sender<Answer>,
     ) {
-        let Running { job, run, lease, permit } = running;
+        let Running { job, code_key, run, lease, permit } = running;
         let rung = worker.rung;
         state.story.step(Step::Run, Some(rung), None);
         self.host.counters().started(rung);
@@ -816,6 +858,9 @@ impl Setup {
         let report =
             supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output, aside).await;
         self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure));
+        if let Some((key, accepted)) = code_key.zip(report.took_cache) {
+            self.host.compiled().judged(&key, accepted);
+        }
         self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
         drop(run); // removed in the background

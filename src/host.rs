@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use crate::{
+    code_cache,
     compile_cache::Compiler,
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
@@ -30,11 +31,12 @@ use crate::{
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
-    source::{self, Prepared, Runtime as SourceRuntime, SourceError},
+    source::{self, CodeCache, CodeKey, Prepared, Runtime as SourceRuntime, SourceError},
     start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts, WorkerSpec},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
     timeline::{TIMED, ms},
+    worker::protocol::Job,
 };
 
 #[cfg(target_os = "linux")]
@@ -121,6 +123,7 @@ pub struct Host {
     stores: Mutex<HashMap<PathBuf, OpenStore>>,
     counters: Counters,
     prepared: Mutex<source::Cache>,
+    compiled: Mutex<CodeCache>,
     sweeping: AtomicBool,
     #[cfg(target_os = "linux")]
     survey: OnceCell<Survey>,
@@ -332,6 +335,7 @@ impl Host {
             stores: Mutex::default(),
             counters: Counters::default(),
             prepared: Mutex::default(),
+            compiled: Mutex::default(),
             sweeping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             survey: OnceCell::new(),
@@ -375,6 +379,20 @@ impl Host {
         let prepared = Arc::new(source::prepare(text, runtime)?);
         cache().insert(text, runtime, Arc::clone(&prepared));
         Ok(prepared)
+    }
+
+    /// What V8 compiled of texts before.
+    pub fn compiled(&self) -> MutexGuard<'_, CodeCache> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has V8's code cache of `job`'s code made in the background, by a worker that `spec` describes and that does nothing else.
+    pub fn compile_text(&'static self, key: CodeKey, spec: WorkerSpec, job: Job) {
+        let work = async move {
+            let made = code_cache::make(&self.ladder, spec, job).await;
+            self.compiled().made(&key, made);
+        };
+        self.supply.spawn_on(work, self.runtime.handle());
     }
 
     /// Permits.
@@ -623,7 +641,19 @@ impl Host {
 
     fn source_metrics(&self) -> Value {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        json!({ "kept": prepared.len(), "reused": prepared.hits() })
+        let compiled = self.compiled();
+        let ((kept, bytes), counts) = (compiled.held(), compiled.counts());
+        json!({
+            "kept": prepared.len(),
+            "reused": prepared.hits(),
+            "codeCaches": {
+                "kept": kept,
+                "bytes": bytes,
+                "made": counts.made,
+                "accepted": counts.accepted,
+                "refused": counts.refused,
+            },
+        })
     }
 
     /// The executor's own store, and what this process did in all of its stores.

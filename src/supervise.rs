@@ -162,6 +162,8 @@ pub struct RunReport {
     pub stdout_tail: String,
     /// The last of stderr.
     pub stderr_tail: String,
+    /// What V8 did with the code cache of the job, if there was one and it came to that.
+    pub took_cache: Option<bool>,
     /// From the call of [`supervise`] until the answer was known.
     pub settled: Duration,
     /// From the call of [`supervise`] until the tree was gone.
@@ -201,6 +203,7 @@ pub async fn supervise(
         captured: Captured { bytes: 0, stdout: Captive::default(), stderr: Captive::default(), sink: output },
         decoder: Decoder::new(limits.max_output_bytes),
         notes: Notes::default(),
+        has_cache: job.code_cache.is_some(),
         settle: Some(settle),
         cancel,
         failure: None,
@@ -276,6 +279,8 @@ struct Run {
     captured: Captured,
     decoder: Decoder,
     notes: Notes,
+    /// Whether the job has a code cache.
+    has_cache: bool,
     /// Taken by what settles the call.
     settle: Option<oneshot::Sender<Outcome>>,
     cancel: Cancel,
@@ -566,6 +571,7 @@ impl Run {
             cpu_us: state.cpu_us,
             max_rss_kib: state.max_rss_kib,
             lingered: self.lingered,
+            took_cache: self.notes.took_cache().filter(|_| self.has_cache),
             stdout_tail: self.captured.stdout.tail.text(),
             stderr_tail: self.captured.stderr.tail.text(),
             settled: self.settled.map_or_else(|| self.began.elapsed(), |at| at - self.began),
@@ -755,6 +761,8 @@ mod tests {
             source_map: None,
             max_result_bytes: 1000,
             compile_cache: None,
+            compiles_only: false,
+            code_cache: None,
             code: "return () => 1".to_owned(),
             args,
         }

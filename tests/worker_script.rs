@@ -169,6 +169,8 @@ impl Bench {
             source_map: None,
             max_result_bytes: MAX_OUTPUT_BYTES,
             compile_cache: None,
+            compiles_only: false,
+            code_cache: None,
             code: format!("return (\n{text}\n);"),
             args: None,
         }

@@ -136,7 +136,7 @@ impl Compiler {
             let dir = tree.dir().display();
             match made {
                 Ok(bytes) => {
-                    tracing::debug!(target: NATIVE, sandboxDir = %dir, kind = ?kind, bytes, "Packages compiled ahead")
+                    tracing::debug!(target: NATIVE, sandboxDir = %dir, kind = ?kind, bytes, "Packages compiled ahead");
                 }
                 Err(error) => {
                     tracing::debug!(target: NATIVE, sandboxDir = %dir, kind = ?kind, error = %error, "Packages could not be compiled ahead");
@@ -172,11 +172,10 @@ impl Compiler {
 }
 
 /// Those that calls may get.
-fn kinds(forced: Option<Rung>) -> impl Iterator<Item = Kind> {
-    let booted = (forced != Some(Rung::Zygote)).then_some(Kind::Booted);
-    let forked =
-        (cfg!(target_os = "linux") && matches!(forced, None | Some(Rung::Zygote))).then_some(Kind::Forked);
-    booted.into_iter().chain(forked)
+fn kinds(rung: Option<Rung>) -> impl Iterator<Item = Kind> {
+    let boots = rung != Some(Rung::Zygote);
+    let forks = cfg!(target_os = "linux") && matches!(rung, None | Some(Rung::Zygote));
+    boots.then_some(Kind::Booted).into_iter().chain(forks.then_some(Kind::Forked))
 }
 
 /// The turn among the processes that share a store.

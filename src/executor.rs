@@ -842,6 +842,7 @@ impl Setup {
         settle: oneshot::Sender<Answer>,
     ) {
         let Running { job, code_key, run, lease, permit } = running;
+        let given = code_key.filter(|_| job.code_cache.is_some());
         let rung = worker.rung;
         state.story.step(Step::Run, Some(rung), None);
         self.host.counters().started(rung);
@@ -858,7 +859,7 @@ impl Setup {
         let report =
             supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output, aside).await;
         self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure));
-        if let Some((key, accepted)) = code_key.zip(report.took_cache) {
+        if let Some((key, accepted)) = given.zip(report.took_cache) {
             self.host.compiled().judged(&key, accepted);
         }
         self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));

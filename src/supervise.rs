@@ -162,7 +162,7 @@ pub struct RunReport {
     pub stdout_tail: String,
     /// The last of stderr.
     pub stderr_tail: String,
-    /// What V8 did with the code cache of the job, if there was one and it came to that.
+    /// Whether V8 took the code cache of the job, where it had one and it came to that.
     pub took_cache: Option<bool>,
     /// From the call of [`supervise`] until the answer was known.
     pub settled: Duration,
@@ -203,7 +203,6 @@ pub async fn supervise(
         captured: Captured { bytes: 0, stdout: Captive::default(), stderr: Captive::default(), sink: output },
         decoder: Decoder::new(limits.max_output_bytes),
         notes: Notes::default(),
-        has_cache: job.code_cache.is_some(),
         settle: Some(settle),
         cancel,
         failure: None,
@@ -279,8 +278,6 @@ struct Run {
     captured: Captured,
     decoder: Decoder,
     notes: Notes,
-    /// Whether the job has a code cache.
-    has_cache: bool,
     /// Taken by what settles the call.
     settle: Option<oneshot::Sender<Outcome>>,
     cancel: Cancel,
@@ -571,7 +568,7 @@ impl Run {
             cpu_us: state.cpu_us,
             max_rss_kib: state.max_rss_kib,
             lingered: self.lingered,
-            took_cache: self.notes.took_cache().filter(|_| self.has_cache),
+            took_cache: self.notes.took_cache(),
             stdout_tail: self.captured.stdout.tail.text(),
             stderr_tail: self.captured.stderr.tail.text(),
             settled: self.settled.map_or_else(|| self.began.elapsed(), |at| at - self.began),
@@ -903,6 +900,7 @@ mod tests {
             cpu_us: 7,
             max_rss_kib: 8,
             lingered: false,
+            took_cache: None,
             stdout_tail: "a値".to_owned(),
             stderr_tail: "b".to_owned(),
             settled: Duration::ZERO,

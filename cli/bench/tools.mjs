@@ -62,7 +62,7 @@ export const TOOLS = {
     }`,
     right: plusOne,
   },
-  /** Of 130 kB. */
+  /** Of 116 kB. */
   bundle: {
     code: `({ n }) => {${Array.from({ length: BUNDLE_FUNCTIONS }, (_, at) => oneOfMany(at)).join('')}
       return helper1(n + 1, 0)[0];

@@ -900,7 +900,7 @@ mod tests {
             cpu_us: 7,
             max_rss_kib: 8,
             lingered: false,
-            took_cache: None,
+            took_cache: Some(true),
             stdout_tail: "a値".to_owned(),
             stderr_tail: "b".to_owned(),
             settled: Duration::ZERO,

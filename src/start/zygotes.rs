@@ -333,6 +333,7 @@ impl Zygotes {
                 "--no-memory-reducer".into(),
                 "--no-flush-bytecode".into(),
                 "--no-lazy".into(),
+                "--v8-pool-size=1".into(),
                 spawn::heap_flag(breed),
                 scripts.zygote.into_os_string(),
                 self.library.clone().into_os_string(),

@@ -741,7 +741,7 @@ function listen(event, listener) {
  * Goes the way of a job once, for a process that will serve one later: its pages, and what is compiled lazily, are then in
  * place. Answers to nobody and leaves no trace.
  */
-async function rehearse() {
+async function rehearse(text = 'return async ({ a }) => ({ a })') {
   const { argv, mainModule, env } = self;
   const own = { __proto__: null, channel, module: require.cache[__filename], TMPDIR: env.TMPDIR };
   const stacks = Object.getOwnPropertyDescriptor(IntrinsicError, 'prepareStackTrace');
@@ -753,7 +753,7 @@ async function rehearse() {
     const job = parse(
       stringify({ kind: 'script', filename: __filename, lineOffset: 0, columnOffset: 0, maxResultBytes: 100 })
     );
-    await run(job, 'return async ({ a }) => ({ a })', parse('{"a":"b"}'));
+    await run(job, text, parse('{"a":"b"}'));
   } finally {
     fs.closeSync(channel);
     channel = own.channel;

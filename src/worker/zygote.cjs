@@ -39,6 +39,9 @@ const LOAD_LIMIT_MS = 2000;
 /** Turns of the event loop that a module gets to finish what it began at load. */
 const SETTLE_TURNS = 3;
 
+/** Turns for the tasks that a collection leaves, for those that wait for garbage: each registry takes one. */
+const TASK_TURNS = 16;
+
 /** What Node ends with when a handler of uncaught errors throws. */
 const EXIT_OF_THROWING_HANDLER = 7;
 
@@ -83,6 +86,7 @@ const OWN_FLAGS = [
   '--no-memory-reducer',
   '--no-flush-bytecode',
   '--no-lazy',
+  '--v8-pool-size=1',
 ];
 
 const { apply } = Reflect;
@@ -326,11 +330,13 @@ function beginWork(child) {
   process.execArgv = process.execArgv.filter((flag) => !OWN_FLAGS.includes(flag));
 }
 
-/** In a scout: goes the way of a job, and reports what that took. */
+/** In a scout: goes the way of a job up to its end, and reports what that took. */
 async function explore(fd) {
   beginWork({ pid: process.pid, seed: 1 });
-  await worker.rehearse();
-  native.report(fd);
+  process.once('exit', () => native.report(fd));
+  await new Promise(setImmediate);
+  // A text that V8 has not compiled yet, as that of a job is none.
+  await worker.rehearse('return async ({ a, b }) => ({ a, b })');
 }
 
 /** In a new zygote: loads the modules it was asked for, or refuses. */
@@ -487,9 +493,12 @@ function wait(report) {
     collect();
     // Ends the sweeping, which children would else each do for themselves.
     v8.getHeapCodeStatistics();
-    // The collection leaves tasks, for those that wait for garbage: they run first.
-    setImmediate(() => serve(report));
+    afterTurns(TASK_TURNS, () => serve(report));
   });
+}
+
+function afterTurns(turns, done) {
+  setImmediate(() => (turns > 1 ? afterTurns(turns - 1, done) : done()));
 }
 
 function serve(report) {

@@ -1,9 +1,9 @@
 //! Makes all memory of the process pass on to its children, and cheaply.
 
-use std::{fs, ops::Range};
+use std::{ffi::c_int, fs, ops::Range};
 
 /// Of x86-64, and of arm64 with pages of 4 KiB.
-const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
 /// Linux 6.1; libc knows it for some targets only.
 const MADV_COLLAPSE: libc::c_int = 25;
@@ -11,8 +11,25 @@ const MADV_COLLAPSE: libc::c_int = 25;
 /// One line of `/proc/self/maps`.
 pub(crate) struct Mapping {
     pub range: Range<usize>,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Kind {
     /// Readable, writable and private, in memory alone: a heap or a stack.
-    pub is_own: bool,
+    Heap,
+    /// Readable, writable and private, begun as a file: the variables of a program or library.
+    Variables,
+    /// Readable and private, never written, of a file; `protection` is what mmap(2) calls it.
+    Program { protection: c_int },
+    Other,
+}
+
+impl Mapping {
+    /// What it holds is the process's own as soon as it is written.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.kind, Kind::Heap | Kind::Variables)
+    }
 }
 
 /// What the process has mapped now; none if `/proc` does not tell.
@@ -25,21 +42,65 @@ fn mapping(line: &str) -> Option<Mapping> {
     let (start, end) = range(line)?;
     let mut words = line.split_ascii_whitespace();
     let (permissions, inode) = (words.nth(1)?, words.nth(2)?);
-    Some(Mapping {
-        range: start..end,
-        is_own: permissions.starts_with("rw") && permissions.ends_with('p') && inode == "0",
-    })
+    let kind = match (permissions, inode) {
+        ("rw-p" | "rwxp", "0") => Kind::Heap,
+        ("rw-p", _) => Kind::Variables,
+        ("r--p" | "r-xp", "0") => Kind::Other,
+        ("r--p", _) => Kind::Program { protection: libc::PROT_READ },
+        ("r-xp", _) => Kind::Program { protection: libc::PROT_READ | libc::PROT_EXEC },
+        _ => Kind::Other,
+    };
+    Some(Mapping { range: start..end, kind })
 }
 
 /// Puts the heap into huge pages, of which a fork copies one entry each. Where the kernel refuses, nothing changes.
 pub(crate) fn collapse() {
-    for Mapping { range, is_own } in mappings() {
-        let (start, end) =
-            (range.start.next_multiple_of(HUGE_PAGE_BYTES), range.end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
-        if is_own && start < end {
+    for Mapping { range, kind } in mappings() {
+        let Range { start, end } = whole_huge_pages(&range);
+        if kind == Kind::Heap && start < end {
             // SAFETY: advice that changes no content; what can't be collapsed stays as it is.
             unsafe { libc::madvise(start as *mut libc::c_void, end - start, MADV_COLLAPSE) };
         }
+    }
+}
+
+/// What of a range huge pages can hold; empty, or the end before the start, if none.
+pub(crate) fn whole_huge_pages(range: &Range<usize>) -> Range<usize> {
+    range.start.next_multiple_of(HUGE_PAGE_BYTES)..range.end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+}
+
+/// Puts one huge page of a program in memory instead of its file. A child finds it there: of a file, it would have to look for
+/// each few pages, in a fault of their own, and give them back one by one. `block` is at the start of a huge page within a
+/// mapping of that protection. Gives whether it was done: it is not where the kernel has no huge pages to give.
+pub(crate) fn settle_program(block: usize, protection: c_int) -> bool {
+    let room_bytes = 2 * HUGE_PAGE_BYTES;
+    let (writable, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let moved = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: `room` is a mapping of this function's own, with a whole huge page in it; what is not moved is unmapped. What
+    // replaces the program has the same bytes and protection, and does so at once (mremap(2)): a thread in there sees no difference.
+    unsafe {
+        let room = libc::mmap(std::ptr::null_mut(), room_bytes, writable, flags, -1, 0);
+        if room == libc::MAP_FAILED {
+            return false;
+        }
+        let before = (room as usize).next_multiple_of(HUGE_PAGE_BYTES) - room as usize;
+        let copy = room.byte_add(before);
+        std::ptr::copy_nonoverlapping(block as *const u8, copy.cast(), HUGE_PAGE_BYTES);
+        let settled = libc::madvise(copy, HUGE_PAGE_BYTES, MADV_COLLAPSE) == 0
+            && libc::mprotect(copy, HUGE_PAGE_BYTES, protection) == 0
+            && libc::mremap(copy, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES, moved, block as *mut libc::c_void)
+                != libc::MAP_FAILED;
+        let after = copy.byte_add(HUGE_PAGE_BYTES);
+        for (rest, bytes) in [
+            (room, before),
+            (copy, if settled { 0 } else { HUGE_PAGE_BYTES }),
+            (after, HUGE_PAGE_BYTES - before),
+        ] {
+            if bytes > 0 {
+                libc::munmap(rest, bytes);
+            }
+        }
+        settled
     }
 }
 
@@ -86,15 +147,43 @@ mod tests {
 
     #[test]
     fn own_memory_is_told_from_files_code_and_shared_memory() {
-        let is_own = |line| mapping(line).map(|mapping| mapping.is_own);
-        assert_eq!(is_own("0f9b5000-10396000 rw-p 00000000 00:00 0    [heap]"), Some(true));
-        assert_eq!(is_own("7ff887840000-7ff887dcc000 rw-p 00000000 00:00 0 "), Some(true));
-        assert_eq!(is_own("7ff887840000-7ff887dcc000 rwxp 00000000 00:00 0 "), Some(true));
-        assert_eq!(is_own("06b15000-06b3e000 rw-p 06714000 fe:00 999451   /usr/bin/node"), Some(false));
-        assert_eq!(is_own("1000-2000 r--p 00000000 00:00 0 "), Some(false));
-        assert_eq!(is_own("1000-2000 rw-s 00000000 00:05 7 /memfd:x (deleted)"), Some(false));
-        assert_eq!(is_own("nonsense"), None);
+        let kind = |line| mapping(line).map(|mapping| mapping.kind);
+        let (read, run) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_EXEC);
+        assert_eq!(kind("0f9b5000-10396000 rw-p 00000000 00:00 0    [heap]"), Some(Kind::Heap));
+        assert_eq!(kind("7ff887840000-7ff887dcc000 rw-p 00000000 00:00 0 "), Some(Kind::Heap));
+        assert_eq!(kind("7ff887840000-7ff887dcc000 rwxp 00000000 00:00 0 "), Some(Kind::Heap));
+        assert_eq!(kind("06b15000-06b3e000 rw-p 06714000 fe:00 99 /usr/bin/node"), Some(Kind::Variables));
+        let program = |protection| Some(Kind::Program { protection });
+        assert_eq!(kind("00e37000-03400000 r-xp 00a37000 fe:00 99 /usr/bin/node"), program(run));
+        assert_eq!(kind("03401000-06b11000 r--p 03001000 fe:00 99 /usr/bin/node"), program(read));
+        assert_eq!(kind("1000-2000 r--p 00000000 00:00 0 "), Some(Kind::Other));
+        assert_eq!(kind("1000-2000 r-xp 00000000 00:00 0 [vdso]"), Some(Kind::Other));
+        assert_eq!(kind("1000-2000 rw-s 00000000 00:05 7 /memfd:x (deleted)"), Some(Kind::Other));
+        assert_eq!(kind("1000-2000 r--s 00000000 00:05 7 /memfd:x (deleted)"), Some(Kind::Other));
+        assert_eq!(kind("nonsense"), None);
         assert_eq!(mapping("1000-3000 rw-p 00000000 00:00 0").unwrap().range, 0x1000..0x3000);
+    }
+
+    #[test]
+    fn a_program_in_a_huge_page_is_the_same_program() {
+        let path = std::env::temp_dir().join(format!("settled-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..3 * HUGE_PAGE_BYTES).map(|at| (at / 7 % 251) as u8).collect();
+        fs::write(&path, &bytes).unwrap();
+        let file = fs::File::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        // SAFETY: a mapping of this test's own, unmapped at the end.
+        unsafe {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+            let start = libc::mmap(ptr::null_mut(), bytes.len(), libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            let whole = whole_huge_pages(&(start as usize..start as usize + bytes.len()));
+            let settled = settle_program(whole.start, libc::PROT_READ);
+            assert_eq!(std::slice::from_raw_parts(start.cast::<u8>(), bytes.len()), bytes);
+            let inside = mappings().into_iter().find(|mapping| mapping.range.contains(&whole.start)).unwrap();
+            let expected = if settled { Kind::Other } else { Kind::Program { protection: libc::PROT_READ } };
+            assert_eq!(inside.kind, expected);
+            libc::munmap(start, bytes.len());
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Gives a worker in few system calls the pages that it would else copy one by one, while it serves its call.
 //!
-//! A scout - a child forked as workers are - goes the way of a job once and tells which pages of its zygote it made its own.
-//! Workers then need not go that way themselves to be warm.
+//! A scout - a child forked as workers are - goes the way of a job once and tells which pages of its zygote it made its own, and
+//! which parts of the program it ran. Workers then need not go that way themselves to be warm.
 
 use std::{
     fs::File,
@@ -10,7 +10,7 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-use crate::memory::mappings;
+use crate::memory::{HUGE_PAGE_BYTES, Kind, Mapping, mappings, settle_program, whole_huge_pages};
 
 /// Of `/proc/<pid>/pagemap`, which has this many bytes for each page.
 const ENTRY_BYTES: usize = 8;
@@ -27,28 +27,28 @@ const MADV_POPULATE_WRITE: libc::c_int = 23;
 const MAX_RANGES: usize = 2048;
 const RANGE_BYTES: usize = 16;
 
+/// The kernel maps a file's pages around the one that is missed, this many bytes in all (`fault_around_bytes`).
+const FAULT_BYTES: usize = 64 * 1024;
+
+/// A huge page of the program that takes a worker fewer faults than this is not worth its memory.
+const FAULTS_WORTH_A_HUGE_PAGE: usize = 5;
+
+/// A zygote holds at most this much of the program in huge pages: 22 MiB are worth it on Node 22.
+const MAX_SETTLED_BYTES: usize = 32 * 1024 * 1024;
+
 /// Pages to be made a worker's own.
 pub(crate) struct Pages(Vec<Range<usize>>);
+
+/// What a scout tells.
+pub(crate) struct Told {
+    pub own: Pages,
+    /// Huge pages of the program that it ran much of.
+    program: Vec<usize>,
+}
 
 impl Pages {
     pub(crate) const fn none() -> Self {
         Self(Vec::new())
-    }
-
-    /// Those that the process has for itself.
-    pub(crate) fn own() -> io::Result<Self> {
-        let pagemap = File::open("/proc/self/pagemap")?;
-        let page_bytes = page_bytes();
-        let mut ranges = Vec::new();
-        for mapping in mappings().into_iter().filter(|mapping| mapping.is_own) {
-            let mut entries = vec![0; mapping.range.len() / page_bytes * ENTRY_BYTES];
-            let at = (mapping.range.start / page_bytes * ENTRY_BYTES) as u64;
-            pagemap.read_exact_at(&mut entries, at)?;
-            let entries = entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry));
-            add(&mut ranges, mapping.range.start, page_bytes, entries);
-        }
-        ranges.truncate(MAX_RANGES);
-        Ok(Self(ranges))
     }
 
     /// Makes them the calling process's own. What is no longer there stays away; without the call (Linux below 5.14) pages
@@ -67,29 +67,103 @@ impl Pages {
     pub(crate) fn count(&self) -> usize {
         self.0.iter().map(|range| range.len() / page_bytes()).sum()
     }
+}
 
-    pub(crate) fn write(&self, mut to: impl Write) -> io::Result<()> {
-        let numbers = self.0.iter().flat_map(|range| [range.start, range.end]);
-        to.write_all(&numbers.flat_map(|number| (number as u64).to_ne_bytes()).collect::<Vec<u8>>())
+impl Told {
+    /// What the process has for itself, and has run.
+    pub(crate) fn by_this_process() -> io::Result<Self> {
+        let pagemap = File::open("/proc/self/pagemap")?;
+        let page_bytes = page_bytes();
+        let (mut ranges, mut program) = (Vec::new(), Vec::new());
+        for mapping in mappings() {
+            let range = match mapping.kind {
+                Kind::Heap | Kind::Variables => mapping.range.clone(),
+                Kind::Program { .. } => whole_huge_pages(&mapping.range),
+                Kind::Other => continue,
+            };
+            if range.is_empty() {
+                continue;
+            }
+            let mut entries = vec![0; range.len() / page_bytes * ENTRY_BYTES];
+            pagemap.read_exact_at(&mut entries, (range.start / page_bytes * ENTRY_BYTES) as u64)?;
+            let entries: Vec<_> =
+                entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry)).collect();
+            if mapping.is_own() {
+                add(&mut ranges, range.start, page_bytes, entries.into_iter());
+            } else {
+                let pages = entries.chunks_exact(HUGE_PAGE_BYTES / page_bytes);
+                let blocks = range.step_by(HUGE_PAGE_BYTES).zip(pages);
+                program.extend(
+                    blocks.map(|(block, pages)| (faults(pages, page_bytes), block)).filter(|(faults, _)| *faults > 0),
+                );
+            }
+        }
+        ranges.truncate(MAX_RANGES);
+        Ok(Self { own: Pages(ranges), program: worth_it(program) })
     }
 
-    /// Reads what `write` wrote, up to its end. Only what lies in a heap or stack of the calling process is taken.
+    pub(crate) fn write(&self, mut to: impl Write) -> io::Result<()> {
+        let own = self.own.0.iter().flat_map(|range| [range.start, range.end]);
+        let program = self.program.iter().flat_map(|block| [*block, block + HUGE_PAGE_BYTES]);
+        to.write_all(
+            &program.chain(own).flat_map(|number| (number as u64).to_ne_bytes()).collect::<Vec<u8>>(),
+        )
+    }
+
+    /// Reads what `write` wrote, up to its end. Only what lies in a heap, a stack or the variables of the calling process is taken,
+    /// and whole huge pages of its program.
     pub(crate) fn read(from: impl Read) -> io::Result<Self> {
         let mut bytes = Vec::new();
         from.take((MAX_RANGES * RANGE_BYTES) as u64).read_to_end(&mut bytes)?;
         let mappings = mappings();
         let number = |bytes: &[u8; 8]| usize::try_from(u64::from_ne_bytes(*bytes)).unwrap_or(0);
-        let ranges = bytes.as_chunks::<RANGE_BYTES>().0.iter().map(|range| {
+        let (mut own, mut program) = (Vec::new(), Vec::new());
+        for range in bytes.as_chunks::<RANGE_BYTES>().0 {
             let halves = range.as_chunks::<8>().0;
-            number(&halves[0])..number(&halves[1])
-        });
-        let is_own = |range: &Range<usize>| {
-            let mut own = mappings.iter().filter(|mapping| mapping.is_own);
-            range.start < range.end
-                && own.any(|mapping| mapping.range.start <= range.start && range.end <= mapping.range.end)
-        };
-        Ok(Self(ranges.filter(is_own).collect()))
+            let range = number(&halves[0])..number(&halves[1]);
+            match around(&mappings, &range) {
+                Some(mapping) if mapping.is_own() => own.push(range),
+                Some(Mapping { kind: Kind::Program { .. }, .. })
+                    if range.len() == HUGE_PAGE_BYTES && range.start.is_multiple_of(HUGE_PAGE_BYTES) =>
+                {
+                    program.push(range.start);
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { own: Pages(own), program })
     }
+
+    /// In the zygote: puts what is run most of the program into huge pages, for all that is forked from now on.
+    pub(crate) fn settle(&self) {
+        let mappings = mappings();
+        for block in self.program.iter().take(MAX_SETTLED_BYTES / HUGE_PAGE_BYTES) {
+            let range = *block..block + HUGE_PAGE_BYTES;
+            if let Some(Mapping { kind: Kind::Program { protection }, .. }) = around(&mappings, &range)
+                && !settle_program(*block, *protection)
+            {
+                return;
+            }
+        }
+    }
+}
+
+fn around<'a>(mappings: &'a [Mapping], range: &Range<usize>) -> Option<&'a Mapping> {
+    let holds = |mapping: &&Mapping| mapping.range.start <= range.start && range.end <= mapping.range.end;
+    mappings.iter().find(holds).filter(|_| !range.is_empty())
+}
+
+/// How many faults it took to map these pages.
+fn faults(pages: &[u64], page_bytes: usize) -> usize {
+    let around = pages.chunks(FAULT_BYTES / page_bytes);
+    around.filter(|pages| pages.iter().any(|entry| entry & PRESENT != 0)).count()
+}
+
+/// Those that are worth a huge page, the best first.
+fn worth_it(mut program: Vec<(usize, usize)>) -> Vec<usize> {
+    program.retain(|(faults, _)| *faults >= FAULTS_WORTH_A_HUGE_PAGE);
+    program.sort_unstable_by(|a, b| b.cmp(a));
+    program.into_iter().map(|(_, block)| block).collect()
 }
 
 /// Adds the pages from `at` on that belong to nobody else, as ranges.
@@ -125,14 +199,28 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_the_program_that_are_run_much_come_first_and_few_faults_are_worth_nothing() {
+        let mut pages = vec![0; 512];
+        assert_eq!(faults(&pages, 4096), 0);
+        for at in [0, 3, 15, 16, 511] {
+            pages[at] = PRESENT;
+        }
+        assert_eq!(faults(&pages, 4096), 3, "sixteen pages come with one fault");
+        let worth = FAULTS_WORTH_A_HUGE_PAGE;
+        assert_eq!(worth_it(vec![(worth, 1), (worth - 1, 2), (worth + 9, 3), (worth + 1, 4)]), [3, 4, 1]);
+    }
+
+    #[test]
     fn own_pages_are_found_told_and_taken() {
-        let own = Pages::own().unwrap();
-        assert!(!own.is_empty());
-        let mut told = Vec::new();
-        own.write(&mut told).unwrap();
-        let read = Pages::read(&*told).unwrap();
-        assert!(!read.is_empty());
-        read.take();
+        let told = Told::by_this_process().unwrap();
+        assert!(!told.own.is_empty());
+        let mut bytes = Vec::new();
+        told.write(&mut bytes).unwrap();
+        let read = Told::read(&*bytes).unwrap();
+        assert!(!read.own.is_empty());
+        assert_eq!(read.program, told.program);
+        read.own.take();
+        read.settle();
     }
 
     #[test]
@@ -141,15 +229,18 @@ mod tests {
         let text = page_bytes as *const () as usize / 4096 * 4096;
         let foreign =
             Pages(vec![0..4096, text..text + 4096, usize::MAX - 8191..usize::MAX - 4095, 8192..4096]);
-        let mut told = Vec::new();
-        foreign.write(&mut told).unwrap();
-        told.push(1);
-        assert!(Pages::read(&*told).unwrap().is_empty());
+        let mut bytes = Vec::new();
+        let program = vec![HUGE_PAGE_BYTES, text / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES + 4096];
+        Told { own: foreign, program }.write(&mut bytes).unwrap();
+        bytes.push(1);
+        let read = Told::read(&*bytes).unwrap();
+        assert!(read.own.is_empty());
+        assert!(read.program.is_empty());
     }
 
     #[test]
     fn what_is_told_has_a_limit() {
-        let told = vec![0_u8; MAX_RANGES * RANGE_BYTES * 2];
-        assert!(Pages::read(&*told).unwrap().0.len() <= MAX_RANGES);
+        let bytes = vec![0_u8; MAX_RANGES * RANGE_BYTES * 2];
+        assert!(Told::read(&*bytes).unwrap().own.0.len() <= MAX_RANGES);
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     child::Surroundings,
     limits::Limits,
     memory,
-    prefault::Pages,
+    prefault::{Pages, Told},
     proc::{Proc, is_same},
     sys::{self, Forked, Received},
     table::Table,
@@ -124,14 +124,16 @@ pub(crate) fn scout() -> io::Result<Scouted> {
     drop(writer);
     // All it reports has room in the pipe.
     if wait_for(scout) == 0 {
-        *pages = Pages::read(File::from(reader))?;
+        let told = Told::read(File::from(reader))?;
+        told.settle();
+        *pages = told.own;
     }
     Ok(Scouted::Zygote { pages: pages.count() })
 }
 
 /// In the scout: reports, and ends.
 pub(crate) fn report(pipe: OwnedFd) -> ! {
-    let told = Pages::own().and_then(|pages| pages.write(File::from(pipe)));
+    let told = Told::by_this_process().and_then(|told| told.write(File::from(pipe)));
     sys::end(i32::from(told.is_err()))
 }
 

@@ -192,7 +192,7 @@ test('a function can read the cache at most', { timeout: LIMIT_MS, skip: !HAS_CA
         write: () => fs.writeFileSync(join(folder, ${JSON.stringify(files[0])}), 'x'),
         add: () => fs.writeFileSync(join(folder, 'ffffffff'), 'x'),
         open: () => fs.chmodSync(folder, 0o777),
-        remove: () => fs.rmSync(join(folder, ${JSON.stringify(files[0])})),
+        remove: () => fs.unlinkSync(join(folder, ${JSON.stringify(files[0])})),
         rename: () => fs.renameSync(folder, join(process.cwd(), 'mine')),
       })) {
         try { act(); done.push(where + ' ' + what); } catch (error) { if (!/^E[A-Z]+$/.test(error.code)) throw error; }

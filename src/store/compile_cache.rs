@@ -125,7 +125,14 @@ impl Tree {
         let place = folder.join(&name.0);
         match fs::rename(staged, &place) {
             Ok(()) => Ok(Some(about.bytes)),
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(None),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists
+                ) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(StoreError::io("publish", place)(error)),
         }
     }
@@ -214,7 +221,8 @@ fn copy(made: &Made<'_>, to: &Path) -> io::Result<About> {
     let mut about = About { bytes: 2 * BLOCK_BYTES, tag: name.strip_suffix(&*suffix).map(str::to_owned) };
     let is_hash = |name: &String| name.len() == 8 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
     for name in names(&code)?.into_iter().filter(is_hash).take(MAX_CACHE_FILES) {
-        let file = openat(&code, &*name, FLAGS, Mode::empty())?;
+        // A link, for one.
+        let Ok(file) = openat(&code, &*name, FLAGS, Mode::empty()) else { continue };
         let found = fstat(&file)?;
         let is_plain = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_nlink == 1;
         let length = u64::try_from(found.st_size).unwrap_or(u64::MAX);
@@ -244,7 +252,7 @@ impl super::shelf::Gauges {
     }
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     ffi::CString,
+    hash::{Hash, Hasher},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -142,6 +143,24 @@ pub struct Policy {
     pub network: Network,
     /// Threads that the user of one call may have.
     pub tasks: u32,
+    forked: Derived,
+}
+
+/// What forked processes read, worked out once: it takes some 50 µs, and each worker wants it. It follows from the rest, so policies are
+/// not compared by it.
+#[derive(Debug, Clone)]
+struct Derived(Vec<Rule>);
+
+impl PartialEq for Derived {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Derived {}
+
+impl Hash for Derived {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// Whose children a plan is for.
@@ -154,6 +173,12 @@ enum Born {
 }
 
 impl Policy {
+    /// A policy; `tasks` are the threads that the user of one call may have.
+    pub fn new(offered: Offered, places: Places, network: Network, tasks: u32) -> Self {
+        let forked = Derived(system(&places, Born::Forked));
+        Self { offered, places, network, tasks, forked }
+    }
+
     /// A worker that the launcher starts. `tree` is the one it may read, if the call has dependencies.
     pub fn worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
         self.of_worker(Born::Launched, user, run, tree)
@@ -267,42 +292,12 @@ impl Policy {
         }
     }
 
-    /// What every process reads. A forked one is under its zygote's exact rules already: to it the folders at the top count,
-    /// which are few, but for those in which there is more than its zygote needs itself.
     fn system(&self, born: Born) -> Vec<Rule> {
-        let node = places::of_node(&self.places.node);
-        let exact = places::PROGRAMS
-            .iter()
-            .map(|path| (PathBuf::from(path), RUN))
-            .chain(places::DATA.iter().map(|path| (PathBuf::from(path), READ)))
-            .chain(node.into_iter().chain(self.places.files.iter().cloned()).map(|path| (path, RUN)));
-        let mut rules: Vec<Rule> = Vec::new();
-        for (path, access) in exact {
-            let path = if born == Born::Forked { self.widened(&path) } else { path };
-            let access = if born == Born::Forked && path.components().count() == 2 { RUN } else { access };
-            let rule = optional(&path, access);
-            if !rules.contains(&rule) {
-                rules.push(rule);
-            }
-        }
-        rules.extend(places::DEVICES.iter().map(|path| optional(Path::new(path), DEVICE)));
-        rules
-    }
-
-    fn widened(&self, path: &Path) -> PathBuf {
-        let mut ancestors: Vec<_> = path.ancestors().collect();
-        ancestors.pop();
-        let Some(top) = ancestors.last().filter(|top| **top != Path::new("/proc")) else {
-            return path.to_owned();
-        };
-        let is_shared = |folder: &PathBuf| folder.starts_with(top);
-        if self.places.trees.iter().chain([&self.places.runs]).any(is_shared) {
-            path.to_owned()
-        } else {
-            (*top).to_owned()
+        match born {
+            Born::Forked => self.forked.0.clone(),
+            Born::Launched => system(&self.places, born),
         }
     }
-
     /// What there is in such a root is what a domain allows.
     fn has_root(&self) -> bool {
         self.offered.mounts && self.offered.namespaces && self.offered.landlock_abi > 0
@@ -361,6 +356,38 @@ impl Policy {
     }
 }
 
+/// What every process reads. A forked one is under its zygote's exact rules already: to it the folders at the top count,
+/// which are few, but for those in which there is more than its zygote needs itself.
+fn system(all: &Places, born: Born) -> Vec<Rule> {
+    let node = places::of_node(&all.node);
+    let exact = places::PROGRAMS
+        .iter()
+        .map(|path| (PathBuf::from(path), RUN))
+        .chain(places::DATA.iter().map(|path| (PathBuf::from(path), READ)))
+        .chain(node.into_iter().chain(all.files.iter().cloned()).map(|path| (path, RUN)));
+    let mut rules: Vec<Rule> = Vec::new();
+    for (path, access) in exact {
+        let path = if born == Born::Forked { widened(all, &path) } else { path };
+        let access = if born == Born::Forked && path.components().count() == 2 { RUN } else { access };
+        let rule = optional(&path, access);
+        if !rules.contains(&rule) {
+            rules.push(rule);
+        }
+    }
+    rules.extend(places::DEVICES.iter().map(|path| optional(Path::new(path), DEVICE)));
+    rules
+}
+
+fn widened(all: &Places, path: &Path) -> PathBuf {
+    let mut ancestors: Vec<_> = path.ancestors().collect();
+    ancestors.pop();
+    let Some(top) = ancestors.last().filter(|top| **top != Path::new("/proc")) else {
+        return path.to_owned();
+    };
+    let is_shared = |folder: &PathBuf| folder.starts_with(top);
+    if all.trees.iter().chain([&all.runs]).any(is_shared) { path.to_owned() } else { (*top).to_owned() }
+}
+
 fn needed(path: &Path, access: Access) -> Rule {
     Rule { needed: true, ..optional(path, access) }
 }
@@ -381,8 +408,8 @@ mod tests {
     use super::*;
 
     fn policy(private_users: bool, network: Network) -> Policy {
-        Policy {
-            offered: Offered {
+        Policy::new(
+            Offered {
                 landlock_abi: 7,
                 seccomp: true,
                 private_users,
@@ -391,7 +418,7 @@ mod tests {
                 pids: true,
                 only_in_user_namespaces: !private_users,
             },
-            places: Places {
+            Places {
                 node: "/opt/node/bin/node".into(),
                 files: vec!["/srv/ca.pem".into()],
                 scripts: "/tmp/store/runtime/1".into(),
@@ -401,8 +428,8 @@ mod tests {
                 root: "/tmp/store/hosts/1/empty".into(),
             },
             network,
-            tasks: 100,
-        }
+            100,
+        )
     }
 
     const RUN_FOLDER: &str = "/tmp/store/hosts/1/runs/a";

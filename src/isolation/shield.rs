@@ -181,7 +181,7 @@ impl Ground {
         let mut layers = base_layers(survey.no_trial.as_deref());
         layers.extend(survey.confined_layers());
         layers.extend(survey.isolated_layers());
-        let policy = Policy { offered: survey.offered, places, network, tasks };
+        let policy = Policy::new(survey.offered, places, network, tasks);
         let shield = Shield { policy: survey.no_trial.is_none().then_some(policy) };
         Self { shield: Arc::new(shield), report: Report::new(layers) }
     }

@@ -183,7 +183,7 @@ impl Survey {
             root: folder.root.clone(),
             ..Places::default()
         };
-        let policy = Policy { offered: self.offered, places, network, tasks: TRIAL_TASKS };
+        let policy = Policy::new(self.offered, places, network, TRIAL_TASKS);
         let user = identity::draw().map_err(|error| Refused::Other(error.to_string()))?;
         let plan = policy.worker(Some(user), Run { dir: &folder.own, own }, None);
         let victim = i32::try_from(std::process::id()).unwrap_or(1);

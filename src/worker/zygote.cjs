@@ -2,11 +2,11 @@
 // Boots a zygote: loads what many tools need and is costly to load in a child, then waits in native code and forks.
 //
 //   node --single-threaded --no-wasm-async-compilation --no-wasm-dynamic-tiering --no-memory-reducer --no-flush-bytecode
-//     --no-lazy --max-old-space-size=N zygote.cjs <library> [<worker script>]
+//     --no-lazy --v8-pool-size=1 --max-old-space-size=N zygote.cjs <library> [<worker script>]
 //
 // The first three keep V8 from giving tasks to worker threads, which a child does not have and would wait for at its end; the
 // next one from setting a timer at a collection that starts another one eight seconds later, in every child forked after that.
-// The last two have all functions compiled here, once, and stay so.
+// The next two have all functions compiled here, once, and stay so. The last one saves threads, whose stacks each child copies from.
 //
 // Descriptor 3 is the control socket. What the native calls do:
 //   serve(fd, ready)  sends READY and never returns here; in each forked child it returns { role, payload, warm, seed, pid }
@@ -489,8 +489,9 @@ function watchOutput() {
 function wait(report) {
   setImmediate(() => {
     v8.setFlagsFromString('--lazy');
-    // A child of a heap in the middle of marking goes on with it, and copies a thousand pages doing so (measured: 8 to 40 ms).
-    collect();
+    // A child of a heap in the middle of marking goes on with it, and copies a thousand pages doing so (measured: 8 to 40 ms). Of
+    // this kind, because it also closes the gaps: each page that is left is one that each fork passes on.
+    collect({ type: 'major', execution: 'sync', flavor: 'last-resort' });
     // Ends the sweeping, which children would else each do for themselves.
     v8.getHeapCodeStatistics();
     afterTurns(TASK_TURNS, () => serve(report));

@@ -21,7 +21,9 @@ pub(crate) enum Kind {
     /// Readable, writable and private, begun as a file: the variables of a program or library.
     Variables,
     /// Readable and private, never written, of a file; `protection` is what mmap(2) calls it.
-    Program { protection: c_int },
+    Program {
+        protection: c_int,
+    },
     Other,
 }
 
@@ -62,6 +64,49 @@ pub(crate) fn collapse() {
             unsafe { libc::madvise(start as *mut libc::c_void, end - start, MADV_COLLAPSE) };
         }
     }
+}
+
+/// Sizes of what `tighten` asks for, from the largest to the smallest chunk that C's allocator makes.
+#[cfg(target_env = "gnu")]
+const LARGEST_CHUNK_BYTES: usize = 1024 * 1024;
+#[cfg(target_env = "gnu")]
+const SMALLEST_CHUNK_BYTES: usize = 24;
+
+/// How much free memory `tighten` takes at most.
+#[cfg(target_env = "gnu")]
+const MAX_TIGHTENED_BYTES: usize = 32 * 1024 * 1024;
+
+/// Takes all the free memory that lies between what C's allocator has given out, and keeps it: what a child allocates then comes from
+/// the end of the heap, in one piece, instead of from a hundred pages that it would have to copy for a few bytes each. Gives how
+/// many bytes it took.
+#[cfg(target_env = "gnu")]
+pub(crate) fn tighten() -> usize {
+    // SAFETY: reads the allocator's state; what is allocated here is never used.
+    unsafe {
+        // What is free and a page or more goes back to the system: it need not be copied.
+        libc::malloc_trim(0);
+        let end = |free: libc::mallinfo| libc::sbrk(0) as usize - free.keepcost as usize;
+        let end = end(libc::mallinfo());
+        let mut taken = 0;
+        let mut size = LARGEST_CHUNK_BYTES;
+        while size >= SMALLEST_CHUNK_BYTES && taken < MAX_TIGHTENED_BYTES {
+            let chunk = libc::malloc(size);
+            if chunk.is_null() || chunk as usize >= end {
+                libc::free(chunk);
+                // By an eighth while that is more than what the allocator rounds to.
+                size -= (size / 8).max(16).min(size);
+            } else {
+                taken += size;
+            }
+        }
+        taken
+    }
+}
+
+/// Other C libraries tell nothing about what they have free.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn tighten() -> usize {
+    0
 }
 
 /// What of a range huge pages can hold; empty, or the end before the start, if none.

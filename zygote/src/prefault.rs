@@ -94,7 +94,9 @@ impl Told {
                 let pages = entries.chunks_exact(HUGE_PAGE_BYTES / page_bytes);
                 let blocks = range.step_by(HUGE_PAGE_BYTES).zip(pages);
                 program.extend(
-                    blocks.map(|(block, pages)| (faults(pages, page_bytes), block)).filter(|(faults, _)| *faults > 0),
+                    blocks
+                        .map(|(block, pages)| (faults(pages, page_bytes), block))
+                        .filter(|(faults, _)| *faults > 0),
                 );
             }
         }

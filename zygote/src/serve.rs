@@ -115,6 +115,7 @@ pub(crate) fn scout() -> io::Result<Scouted> {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     *pages = Pages::none();
     memory::share_with_children();
+    memory::tighten();
     wait_for_threads()?;
     let (reader, writer) = sys::pipe()?;
     let scout = match sys::fork()? {

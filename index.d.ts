@@ -7,6 +7,16 @@
  * synchronously. Whatever is wrong is the rejection of a call, a {@link SandboxError}.
  */
 
+/** `AbortSignal` as the program's own types have it, those of Node or of the DOM; what counts of it where it has neither. */
+type Signal = typeof globalThis extends { AbortSignal: { prototype: infer Own } }
+  ? Own
+  : {
+      readonly aborted: boolean;
+      readonly reason: unknown;
+      addEventListener(type: 'abort', listener: () => void, options?: { once?: boolean }): void;
+      removeEventListener(type: 'abort', listener: () => void): void;
+    };
+
 /* ------------------------------------------------------------------ what a call is given: the original's types */
 
 /** Runs the function on this machine. */
@@ -43,15 +53,39 @@ export interface VercelSandboxConfig {
 export type SandboxConfig = NativeSandboxConfig | VercelSandboxConfig;
 
 /**
- * Runs the function by a registered provider; see {@link registerProvider}. Further fields, such as credentials, are the provider's. They
- * tell sandboxes apart, so they have to be plain values, as JSON carries them: functions and objects of classes are `INVALID_CONFIG`.
+ * Providers that the host registers, by name, with the fields that their configurations have besides; empty until the host says so:
+ *
+ * ```ts
+ * declare module 'native-sandbox-executor' {
+ *   interface CustomProviders {
+ *     docker: { image: string };
+ *   }
+ * }
+ * ```
  */
-export interface ProviderSandboxConfig {
+// biome-ignore lint/suspicious/noEmptyInterface: hosts add to it
+export interface CustomProviders {}
+
+/** Runs the function by one of the {@link CustomProviders}. */
+export type CustomSandboxConfig = {
+  [Name in keyof CustomProviders]: Omit<ProviderSandboxFields, 'provider'> & CustomProviders[Name] & { provider: Name };
+}[keyof CustomProviders];
+
+/** What the configurations of all registered providers have. */
+interface ProviderSandboxFields {
   provider: string;
   runtime?: 'node22' | 'typescript';
   /** As of {@link NativeSandboxConfig}. */
   timeout?: number;
   vcpus?: number;
+}
+
+/**
+ * The configuration of a call as a registered provider gets it; see {@link registerProvider}. Further fields, such as credentials, are the
+ * provider's. They tell sandboxes apart, so they have to be plain values, as JSON carries them: functions and objects of classes are
+ * `INVALID_CONFIG`.
+ */
+export interface ProviderSandboxConfig extends ProviderSandboxFields {
   [field: string]: unknown;
 }
 
@@ -67,7 +101,7 @@ export interface FunctionToolConfig {
   executeCode: string;
   /** npm packages, name to range (or tag). They are installed once per distinct set and shared by all calls. */
   dependencies: Record<string, string>;
-  sandboxConfig?: SandboxConfig | ProviderSandboxConfig;
+  sandboxConfig?: SandboxConfig | CustomSandboxConfig;
 }
 
 /** The answer of {@link VercelSandboxExecutor}. */
@@ -148,7 +182,7 @@ export interface CallOptions {
    * Ends the call: while it waits, installs or runs. The promise rejects with code `ABORTED` and the signal's reason as
    * `cause`; the processes are killed. A signal that has fired already rejects the call before anything is spent on it.
    */
-  signal?: AbortSignal;
+  signal?: Signal;
   /**
    * Called with what the function prints, while it prints, in the order of each stream; chunks may still come shortly after the result.
    * Nothing is lost while the event loop is busy: what waits is bounded by `maxOutputBytes`, and past 4096 waiting chunks it is
@@ -156,7 +190,7 @@ export interface CallOptions {
    */
   onLogs?(chunk: LogChunk): void;
   /**
-   * Called once when the processes of the call are gone, which may be after its promise settled; for a call that got no process too. Not
+   * Called once when the processes of the call are gone and whoever awaits its promise has the answer; for a call that got no process too. Not
    * called where the call was refused before it was queued: bad options, a signal that had fired, a shutdown. Waiting for
    * it keeps no process alive.
    */
@@ -535,7 +569,7 @@ export interface Provider {
     owner: ProviderOwner;
     /** Whether an {@link ProviderOwner.owner} is a process of this machine that is gone. */
     isDead(owner: string): boolean;
-    signal: AbortSignal;
+    signal: Signal;
   }): Promise<number>;
 }
 
@@ -553,7 +587,7 @@ export interface ProviderCreateRequest {
    * Fires when the time for a creation, `installTimeoutMs`, is over. Not when the calls that wait are ended: what is half made may
    * be lost to everybody. A sandbox that comes when nobody waits for it is stopped.
    */
-  signal: AbortSignal;
+  signal: Signal;
 }
 
 /** Who made a sandbox. Both are short texts of letters, digits and `-`. */
@@ -575,7 +609,7 @@ export interface ProviderSandbox {
    */
   writeFiles(
     files: Array<{ path: string; content: string | Uint8Array }>,
-    options?: { signal?: AbortSignal }
+    options?: { signal?: Signal }
   ): Promise<void>;
 
   /**
@@ -586,7 +620,7 @@ export interface ProviderSandbox {
   run(command: ProviderCommand): Promise<{ exitCode: number }>;
 
   /** Ends everything that runs, and the sandbox. May be called again, also because it has failed. */
-  stop(options?: { signal?: AbortSignal }): Promise<void>;
+  stop(options?: { signal?: Signal }): Promise<void>;
 
   /** Whether commands can run, as far as is known without asking anybody: it is asked before each call, and answers at once. */
   alive(): boolean;
@@ -611,11 +645,12 @@ export interface ProviderCommand {
   /** To be called with what the command prints, while it runs, in order. Never throws. */
   onOutput(stream: 'stdout' | 'stderr', chunk: string | Uint8Array): void;
   /** Fires when the answer is not wanted any more: kill the command if that can be had, and settle. */
-  signal?: AbortSignal;
+  signal?: Signal;
 }
 
 /**
- * Makes `sandboxConfig: { provider: name, … }` run functions by a provider of the host's own, in this thread.
+ * Makes `sandboxConfig: { provider: name, … }` run functions by a provider of the host's own, in this thread. TypeScript takes the names
+ * that {@link CustomProviders} has.
  *
  * @param name Lower-case letters, digits and `-`; not `native`, not `vercel`, and only once.
  * @throws {SandboxError} `INVALID_CONFIG`
@@ -689,8 +724,8 @@ export interface ExecutorMetrics {
     start: DurationHistogram;
     run: DurationHistogram;
   };
-  /** Where the next worker will probably come from. Absent when the options are bad. */
-  rung?: 'zygote' | 'standby' | 'spawn';
+  /** Where the next worker will probably come from; `null` while that is not known: no way was tried. Absent when the options are bad. */
+  rung?: 'zygote' | 'standby' | 'spawn' | null;
   /** Faster ways that are not used, and why. */
   rungsNotUsed?: Array<{ rung: string; reason: string }>;
   /** Why processes are started without the launcher; `null` where they are not. */
@@ -907,7 +942,7 @@ export interface StepMessage extends CallMessage {
   reused?: boolean;
 }
 
-/** What the channel `native-sandbox-executor:usage` publishes, once nothing of a call is left. */
+/** What the channel `native-sandbox-executor:usage` publishes, once a call is answered and nothing of it is left. */
 export interface UsageMessage {
   callId: number;
   toolId: string;
@@ -960,7 +995,7 @@ export interface GracefulShutdownOptions extends ShutdownOptions {
  * Shuts down when a signal comes: `before`, then {@link shutdown}; then the process ends by that signal, unless somebody else listens
  * to it, who ends it himself. A second signal ends it at once. For the main thread: others get no signals.
  *
- * @returns Takes it back, the refusal of calls too.
+ * @returns Takes it back; with the last one that is taken back, calls are no longer refused either.
  * @throws {SandboxError} `INVALID_CONFIG`
  */
 export function gracefulShutdown(options?: GracefulShutdownOptions): () => void;

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { hasSection } from '../benches/machine.mjs';
@@ -60,24 +60,58 @@ test('the picture has both sides, and says slower where it is slower', () => {
   assert.doesNotMatch(svg, /<call>|NaN/);
 });
 
-test('a run measures, tells the rung that was forced, and writes its report', { skip: !LINUX && 'Linux only' }, () => {
-  const name = `test-${process.pid}`;
-  const args = [
+/** A run for function only. */
+function quickRun(name, args) {
+  const program = [
+    join(ROOT, 'benches', 'run.mjs'),
     '--quick',
     '--no-build',
     '--no-original',
-    '--only',
-    'warm',
-    '--start',
-    'spawn',
     '--node',
     process.execPath,
   ];
-  const { status, stdout, stderr } = spawnSync(
-    process.execPath,
-    [join(ROOT, 'benches', 'run.mjs'), ...args, '--name', name, '--results', world.root],
-    { encoding: 'utf8', timeout: 120_000 }
-  );
+  return spawnSync(process.execPath, [...program, '--name', name, '--results', world.root, ...args], {
+    encoding: 'utf8',
+    timeout: 120_000,
+  });
+}
+
+test('each layer of the isolation has a line, or a note why not', {
+  skip: !LINUX && 'Linux only',
+  timeout: 150_000,
+}, () => {
+  const { status, stdout, stderr } = quickRun('isolation', ['--only', 'isolation']);
+  assert.equal(status, 0, stdout + stderr);
+  const [tiers, ...layers] = JSON.parse(readFileSync(join(world.root, 'isolation.json'), 'utf8')).lines;
+  assert.equal(tiers.id, 'isolation');
+  const named = layers.map(({ id }) => id.replace('isolation-', ''));
+  const noted = tiers.notes.flatMap((note) => /^([\w, ]+): no line, as /.exec(note)?.[1].split(', ') ?? []);
+  // Those of docs/ISOLATION.md that this version has, each once.
+  const all = readFileSync(join(ROOT, 'docs', 'ISOLATION.md'), 'utf8');
+  const table = all.slice(all.indexOf('| layer | tier |'), all.indexOf('## Who is in which'));
+  const known = table
+    .split('\n')
+    .filter((row) => !row.includes('Not in this version'))
+    .flatMap((row) => [...(row.split('|')[1]?.matchAll(/`(\w+)`/g) ?? [])].map(([, layer]) => layer));
+  assert.ok(known.length > 10, known.join());
+  assert.deepEqual([...named, ...noted].sort(), known.sort());
+  for (const { id, sides, ratio, notes, workers } of layers) {
+    assert.ok(sides.ours.value > 0 && ratio > 0 && notes.length > 0, id);
+    assert.equal(workers, undefined);
+  }
+  assert.match(stdout, /the same without \w+, beside all layers/);
+});
+
+test('a report that cannot be written is told before anything is measured', { skip: !LINUX && 'Linux only' }, () => {
+  writeFileSync(join(world.root, 'file'), '');
+  const { status, stdout, stderr } = quickRun('none', ['--only', 'warm', '--results', join(world.root, 'file')]);
+  assert.deepEqual([status, stdout], [1, '']);
+  assert.match(stderr, /^cannot write the report: ENOTDIR/);
+});
+
+test('a run measures, tells the rung that was forced, and writes its report', { skip: !LINUX && 'Linux only' }, () => {
+  const name = `test-${process.pid}`;
+  const { status, stdout, stderr } = quickRun(name, ['--only', 'warm', '--start', 'spawn']);
   assert.equal(status, 0, stdout + stderr);
   const { lines, versions } = JSON.parse(readFileSync(join(world.root, `${name}.json`), 'utf8'));
   assert.equal(lines[0].sides.ours.n, 30);

@@ -1,9 +1,11 @@
 // `doctor`: tells what works here, and judges.
 
 import assert from 'node:assert/strict';
+import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
+import { judged, report } from '../cli/doctor-report.mjs';
 import { cli, ESC } from './cli.mjs';
 import { ownWorld, RUNGS } from './helpers.mjs';
 import { startRegistry } from './registry.mjs';
@@ -94,6 +96,51 @@ test('bad settings are told, and are exit code 1', async () => {
   assert.deepEqual([code, ok, problems[0].code], [1, false, 'INVALID_CONFIG']);
   const { out } = await doctor([], { [`${PREFIX}MEMORY_MB`]: 'lots' });
   assert.ok(out.includes(`${PREFIX}MEMORY_MB`), out);
+});
+
+test('where nothing is required, nothing is said to be not as required', async () => {
+  const { code, out } = await doctor([], { [`${PREFIX}MEMORY_MB`]: 'lots' });
+  assert.equal(code, 1);
+  assert.match(out, /✖ No function can run here\.\n$/);
+  assert.doesNotMatch(out, /required/);
+  const layers = [{ name: 'files', tier: 'confined', inForce: false }];
+  const found = {
+    node: { version: 'v1', path: '/node' },
+    platform: { name: 'a-platform', system: 'a system' },
+    settings: [],
+    warnings: [],
+    isolation: { value: { tier: 'base', layers, limits: [] } },
+  };
+  const works = { value: { firstMs: 1, lastMs: 1 } };
+  const refused = { problem: { code: 'ISOLATION_UNAVAILABLE', message: 'too little' } };
+  const broken = { problem: { code: 'START_FAILED', message: 'it is broken' } };
+  for (const [calls, required, last] of [
+    [works, undefined, '✔ Functions run here.'],
+    [works, 'confined', '✖ Not as required.'],
+    [refused, 'confined', '✖ Not as required.'],
+    [broken, 'confined', '✖ No function can run here.'],
+    [broken, undefined, '✖ No function can run here.'],
+  ]) {
+    const text = report(judged({ ...found, calls }, required), (_format, words) => words);
+    assert.equal(text.trimEnd().split('\n').at(-1), last);
+  }
+});
+
+test('a folder that cannot be the store is told in its section', async () => {
+  const file = join(world.root, 'a-file');
+  writeFileSync(file, '');
+  const { code, out } = await doctor(['--store-dir', file]);
+  assert.equal(code, 1);
+  assert.match(out, new RegExp(`^Store\\n {2}✖ cannot use the folder ${file} for the store: `, 'm'));
+  assert.doesNotMatch(out, /temp folder/);
+  const { store, problems } = await json(['--store-dir', file]);
+  assert.deepEqual(store.problem, problems[0]);
+  // What is at the store's own name, and is none.
+  const dir = join(world.root, 'taken');
+  mkdirSync(dir);
+  symlinkSync(world.root, join(dir, `native-sandbox-executor-${process.geteuid?.()}`));
+  const taken = await doctor(['--store-dir', dir]);
+  if (process.geteuid) assert.match(taken.out, /^Store\n {2}✖ refusing to use .* for the store: /m);
 });
 
 test('a variable that sets nothing is told', async () => {

@@ -1,7 +1,7 @@
 // `store`: what is installed is listed, shrunk, and installed ahead; what is in use stays.
 
 import assert from 'node:assert/strict';
-import { existsSync, utimesSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { cli, ESC } from './cli.mjs';
@@ -38,15 +38,12 @@ const names = (trees) => trees.map(({ what }) => Object.keys(what.dependencies).
 
 test('warm installs, once; ls lists', async () => {
   const { dir, at, list, warm } = storeIn('warm');
-  const empty = await at('ls');
-  assert.deepEqual([empty.code, empty.err], [0, '']);
-  assert.match(empty.out, / is empty\n$/);
-
   const first = await warm([{ alpha: '1.0.0' }, { alpha: '1.0.0', beta: '^1.0.0' }]);
   assert.equal(first.code, 0, first.err);
   assert.match(first.out, /^2 ready in .*, 2 of them installed now\n$/);
   assert.match(first.err, /^Installing 2 sets …\n/);
-  const second = await warm({ alpha: '1.0.0' });
+  // As some programs write files.
+  const second = await warm('\ufeff{"alpha":"1.0.0"}');
   assert.match(second.out, /^1 ready in .*, 0 of them installed now\n$/);
 
   const trees = await list();
@@ -70,6 +67,34 @@ test('warm installs, once; ls lists', async () => {
   assert.equal(await factory.executeFunctionTool('t', {}, uses), 'alpha');
   assert.equal(registry.hits.alpha, alpha);
   await factory.cleanup();
+});
+
+test('to look for a store that is not there makes none', async () => {
+  for (const [name, isThere] of [
+    ['not-there', false],
+    ['empty-folder', true],
+  ]) {
+    const { dir, at } = storeIn(name);
+    if (isThere) mkdirSync(dir);
+    for (const words of [['ls'], ['prune', '--all'], ['prune', '--older-than', '1d']]) {
+      assert.deepEqual(await at(...words), { code: 0, out: `there is no store in ${dir}\n`, err: '' });
+    }
+    assert.deepEqual(JSON.parse((await at('ls', '--json')).out), { root: null, trees: [] });
+    const nothing = { useless: 0, evicted: 0, inUse: 0, freedBytes: 0, trees: 0, bytes: 0 };
+    assert.deepEqual(JSON.parse((await at('prune', '--all', '--json')).out), nothing);
+    assert.deepEqual(isThere ? readdirSync(dir) : existsSync(dir), isThere ? [] : false);
+  }
+  // The same where a variable names it.
+  const dir = join(world.root, 'by-variable');
+  const { code, out } = await cli(['store', 'ls'], { env: { AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR: dir } });
+  assert.deepEqual([code, out, existsSync(dir)], [0, `there is no store in ${dir}\n`, false]);
+  // One that has nothing in it is something else.
+  const { at, warm } = storeIn('emptied');
+  await warm({ alpha: '1.0.0' });
+  await at('prune', '--all');
+  assert.match((await at('ls')).out, / is empty\n$/);
+  const pruned = JSON.parse((await at('prune', '--all', '--json')).out);
+  assert.deepEqual(Object.keys(pruned).sort(), ['bytes', 'evicted', 'freedBytes', 'inUse', 'trees', 'useless']);
 });
 
 test('prune keeps what is in use, by whatever process', async () => {

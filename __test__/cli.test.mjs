@@ -7,7 +7,7 @@ import { test } from 'node:test';
 import { codeFrame, placeOf } from '../cli/code-frame.mjs';
 import { columns } from '../cli/table.mjs';
 import { harmless, wantsColor } from '../cli/terminal.mjs';
-import { bytes, dependency, milliseconds, shownBytes, shownTime } from '../cli/units.mjs';
+import { bytes, dependency, milliseconds, parsedJson, shownBytes, shownTime } from '../cli/units.mjs';
 import { cli, ESC } from './cli.mjs';
 import { ownWorld, ROOT } from './helpers.mjs';
 
@@ -56,7 +56,27 @@ test('wrong usage is told with what would be right, on stderr, with exit code 2'
     [['run', 'a.js', '--dep', '@4'], /--dep must be a package with a range/],
     [['bench', '--samples', '1.5'], /--samples must be a whole number from 5 to /],
     [['store'], /store takes ls, prune or warm, got none/],
-    [['store', 'list'], /store takes ls, prune or warm/],
+    [['stor', 'ls'], /unknown command stor; did you mean store\?\nSee native-sandbox-executor store --help/],
+    [
+      ['store', 'lsit'],
+      /unknown command store lsit; did you mean store ls\?\nSee native-sandbox-executor store ls --help/,
+    ],
+    [['store', 'wram', 'x.json'], /did you mean store warm\?\nSee native-sandbox-executor store warm --help/],
+    [
+      ['store', 'whatever'],
+      /unknown command store whatever; commands are store ls, store prune, store warm\nSee native-sandbox-executor store --help/,
+    ],
+    [['store', '--jsn', 'ls'], /unknown option --jsn of store; did you mean --json\?/],
+    [['store', '--json', 'ls'], /unknown option --json of store; store ls, store prune and store warm have it/],
+    [
+      ['store', 'ls', '--older-than', '4d'],
+      /unknown option --older-than of store ls; store prune has it\nSee .* store ls --help/,
+    ],
+    [
+      ['store', 'prune', '--al'],
+      /of store prune; did you mean --all\?\nSee native-sandbox-executor store prune --help/,
+    ],
+    [['--verison'], /unknown option --verison; did you mean --version\?/],
     [['store', 'prune'], /needs --max-size, --older-than or --all/],
     [['store', 'prune', '--all', '--max-size', '1GB'], /--all leaves nothing for --max-size/],
     [['store', 'prune', '--max-size', 'big'], /--max-size must be a number with a unit \(500MB, /],
@@ -119,6 +139,12 @@ test('quantities are read and shown', () => {
   ]);
 });
 
+test('a byte-order mark in front of JSON is none of it', () => {
+  assert.deepEqual(parsedJson('\ufeff{"a":1}'), { a: 1 });
+  assert.deepEqual(parsedJson('["\ufeff"]'), ['\ufeff']);
+  assert.throws(() => parsedJson('\ufeff\ufeff{}'), SyntaxError);
+});
+
 test('columns are as wide as their widest cell, colours not counted', () => {
   const rows = [
     ['a', '\u001b[31m1\u001b[39m', 'x'],
@@ -129,7 +155,10 @@ test('columns are as wide as their widest cell, colours not counted', () => {
 });
 
 test('text of strangers cannot drive the terminal', () => {
-  assert.equal(harmless('a\u001b[2J\u001b]0;title\u0007b\r\n\tc\u0000\u202ed\u009b'), 'ab\n\tcd');
+  assert.equal(
+    harmless('a\u001b[2J\u001b]0;title\u0007b\r\n\tc\u0000\u202ed\u009b'),
+    'a\\u001b[2J\\u001b]0;title\\u0007b\n\tc\\u0000\\u202ed\\u009b'
+  );
 });
 
 test('a code frame shows the line, its neighbours and the place', () => {

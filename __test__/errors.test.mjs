@@ -136,6 +136,22 @@ test('the tails of stdout and stderr are on the error', async () => {
   assert.match(error.message, /code 2: [\s\S]*to err/);
 });
 
+test('no frame of the writing of a result is in a stack, the function’s own are', async () => {
+  for (const [code, frames] of [
+    ['() => 10n', []],
+    ['() => { const a = {}; a.a = a; return a; }', []],
+    ['() => ({ toJSON() { throw new Error("x"); } })', [/^at Object\.toJSON /]],
+    ['() => ({ get a() { throw new Error("x"); } })', [/^at get a /]],
+    ['() => JSON.stringify(10n)', [/^at JSON\.stringify /, /index\.cjs:1:\d+/]],
+    ['() => { const { stringify } = JSON; return stringify(10n); }', [/^at stringify /, /index\.cjs:1:\d+/]],
+  ]) {
+    const { cause } = await rejection(run(code, {}));
+    const found = cause.stack.split('\n').filter((line) => line.startsWith('    at '));
+    assert.equal(found.length, frames.length, cause.stack);
+    for (const [at, frame] of frames.entries()) assert.match(found[at].trim(), frame);
+  }
+});
+
 test('the stack shows the caller, and stack traces of the function its own lines', async () => {
   async function checkout() {
     return await run(`() => {

@@ -67,7 +67,12 @@ const GREEDY = `
     exports.held = error.name;
   }
 `;
-const otherPackages = { greedy: { '1.0.0': { 'index.js': GREEDY } } };
+/** Draws something while it is loaded. */
+const DRAWING = "exports.at = process.pid; exports.drawn = require('node:crypto').randomUUID();";
+const otherPackages = {
+  greedy: { '1.0.0': { 'index.js': GREEDY } },
+  drawing: { '1.0.0': { 'index.js': DRAWING } },
+};
 
 /** A function that tries to change the tree of its package `name`. */
 const changesOf = (name) => `async () => {
@@ -137,6 +142,22 @@ test('a package is held to the limits of a call while a zygote loads it', {
     assert.equal(found.held, 'RangeError');
   }
   assert.equal(found.ahead, forks);
+});
+
+test('what two trees draw while their zygotes load them is not the same', {
+  skip: !LINUX,
+  timeout: 90_000,
+}, async () => {
+  const code = "async () => { const { at, drawn } = require('drawing'); return { ahead: at !== process.pid, drawn }; }";
+  const forks = [22, 24].includes(Number.parseInt(process.versions.node, 10));
+  const draw = async (dependencies) => {
+    let found = { ahead: false };
+    for (let more = 0; more < 200 && !found.ahead; more++) found = await call('zygote', code, {}, { dependencies });
+    assert.equal(found.ahead, forks);
+    return found.drawn;
+  };
+  const [one, other] = [await draw({ drawing: '1.0.0' }), await draw({ drawing: '1.0.0', loaded: '1.0.0' })];
+  assert.notEqual(one, other);
 });
 
 for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
@@ -247,11 +268,24 @@ for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
 
   test(`${start}: processes are in PID namespaces of their own`, { skip: !LINUX, timeout: 90_000 }, async () => {
     if (!inForce('pidNamespace')) return assert.ok(layer('pidNamespace').why);
+    // Two at a time, that wait for each other: the number of a namespace that is gone is another's soon.
+    const server = createServer();
+    const here = new Set();
+    server.on('connection', (socket) => {
+      here.add(socket.on('error', () => {}));
+      if (here.size < 2) return;
+      for (const one of here) one.destroy();
+      here.clear();
+    });
+    await new Promise((done) => server.listen(0, '127.0.0.1', done));
+    const two = (over) => Promise.all([where(over), where(over)]);
     const where = (over) =>
       call(
         start,
-        async () => {
+        async ({ port }) => {
           const fs = require('node:fs');
+          const socket = require('node:net').connect(port, '127.0.0.1');
+          await new Promise((done) => socket.on('error', () => {}).on('close', done));
           const listed = (path) => {
             try {
               return fs.readdirSync(path).length;
@@ -262,17 +296,23 @@ for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
           const space = fs.readlinkSync('/proc/self/ns/pid');
           return { space, pid: process.pid, own: Number(fs.readlinkSync('/proc/self')), init: listed('/proc/1') };
         },
-        {},
-        over
+        { port: server.address().port },
+        { ...over, sandbox: { vcpus: 4 } }
       );
-    const plain = await where({});
-    let dependent = await where({ dependencies: { loaded: '1.0.0' } });
+    const plain = await two({});
+    const shares = start === 'zygote' && [22, 24].includes(Number.parseInt(process.versions.node, 10));
+    const same = (all) => new Set(all.map(({ space }) => space)).size === 1;
+    let dependent = await two({ dependencies: { loaded: '1.0.0' } });
     // Until its tree's zygote is there, a call is served by the base.
-    for (let more = 0; more < 200 && dependent.space === plain.space; more++) {
-      dependent = await where({ dependencies: { loaded: '1.0.0' } });
+    for (let more = 0; more < 200 && shares && !same(dependent); more++) {
+      dependent = await two({ dependencies: { loaded: '1.0.0' } });
     }
-    assert.equal(new Set([readlinkSync('/proc/self/ns/pid'), plain.space, dependent.space]).size, 3);
-    for (const { pid, own, init } of [plain, dependent]) {
+    server.close();
+    assert.equal(same(dependent), shares, 'workers of a tree’s zygote are in its namespace');
+    const each = start !== 'zygote' || !layer('pidNamespace').why.includes('that are forked are in their');
+    assert.equal(same(plain), !each, 'others have one each');
+    for (const { space } of [...plain, ...dependent]) assert.notEqual(space, readlinkSync('/proc/self/ns/pid'));
+    for (const { pid, own, init } of [...plain, ...dependent]) {
       assert.notEqual(pid, 1, 'the first process of a namespace is deaf to its own signals');
       assert.equal(own, pid, '/proc is that of the namespace');
       assert.match(String(init), /^(EACCES|ENOENT)$/);

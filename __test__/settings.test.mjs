@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { host, LINUX, ownWorld, rejection, surface, tool } from './helpers.mjs';
+import { host, LINUX, ownWorld, RUNGS, rejection, surface, tool } from './helpers.mjs';
 
 let world;
 before(() => {
@@ -58,6 +58,27 @@ test('the rung that is told is the one that serves', { timeout: 60_000 }, async 
     await native.executeFunctionTool('t', {}, tool('() => 1'));
     assert.equal(native.getMetrics().rung, start);
   }
+});
+
+test('no rung is told before one was tried', { timeout: 60_000 }, async () => {
+  const { said, err } = await host(
+    `const { NativeSandboxExecutor: Native } = rest;
+     const native = new Native();
+     const before = native.getMetrics();
+     for (;;) {
+       await native.executeFunctionTool('t', {}, tool('() => 1'));
+       const { rung, counters: { workers } } = native.getMetrics();
+       if (rung && workers[rung] > 0) break;
+     }
+     const { rung, counters: { workers } } = native.getMetrics();
+     say({ before: before.rung, notUsed: before.rungsNotUsed, rung, served: workers[rung], another: new Native().getMetrics().rung,
+       forced: new Native({ start: 'spawn' }).getMetrics().rung });`
+  ).exited;
+  assert.equal(err, '');
+  const [{ served, ...told }] = said;
+  const last = RUNGS.at(-1);
+  assert.deepEqual(told, { before: null, notUsed: [], rung: last, another: last, forced: 'spawn' });
+  assert.ok(served > 0);
 });
 
 const NAMES = ['sp ace', 'per%cent', '%41', 'ha#sh', 'qu?estion', 'ünï-日本', 'quote"\'', 'a:b;c', 'new\nline'];

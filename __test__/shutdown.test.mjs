@@ -132,6 +132,40 @@ test('a deadline is a number from 0 on', async () => {
   assert.equal(await new Factory().executeFunctionTool('t', {}, tool('() => 1')), 1, 'it was taken back');
 });
 
+test('a deadline that cannot be is shown, with what it may be', async () => {
+  const { SandboxExecutorFactory: Factory, gracefulShutdown, shutdown } = surface();
+  for (const [deadlineMs, text] of [
+    [-1, '-1'],
+    [-0.5, '-0.5'],
+    [Number.NaN, 'NaN'],
+    [Infinity, 'Infinity'],
+    ['5', '"5"'],
+    [5n, '5n'],
+    [{}, 'an object'],
+    [[], 'an array'],
+  ]) {
+    const message = new RegExp(`deadlineMs must be a number of milliseconds from 0 on, got ${text}$`);
+    assert.match((await rejection(new Factory().cleanup({ deadlineMs }))).message, message);
+    assert.match((await rejection(shutdown({ deadlineMs }))).message, message);
+    assert.throws(() => gracefulShutdown({ deadlineMs }), { message });
+  }
+  assert.throws(() => gracefulShutdown({ signals: ['SIGTERM', 'term'] }), { message: /signals .*, got "term"$/ });
+  assert.throws(() => gracefulShutdown({ signals: 'SIGTERM' }), { message: /signals .*, got "SIGTERM"$/ });
+});
+
+test('calls are refused until the last of several graceful shutdowns is taken back', LIMIT, async () => {
+  const { SandboxExecutorFactory: Factory, gracefulShutdown, shutdown } = surface();
+  const call = () => new Factory().executeFunctionTool('t', {}, tool('() => 1'));
+  const [first, second] = [gracefulShutdown(), gracefulShutdown({ signals: ['SIGHUP'] })];
+  await shutdown({ deadlineMs: 0 });
+  first();
+  // Once more is no other one.
+  first();
+  assert.equal((await rejection(call())).code, 'SHUTTING_DOWN');
+  second();
+  assert.equal(await call(), 1);
+});
+
 test('shutdown() is of the process: all factories, all threads, nothing left', LIMIT, async () => {
   const { said, err, code } = await host(
     `import { below } from ${JSON.stringify(new URL('./helpers.mjs', import.meta.url).href)};

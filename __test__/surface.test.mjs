@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { createRequire, Module } from 'node:module';
 import { join } from 'node:path';
 import { afterEach, beforeEach, test } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import { ROOT, SURFACE, tool } from './helpers.mjs';
 
 const require = createRequire(import.meta.url);
@@ -92,7 +93,7 @@ test('a missing addon is the rejection of every call, with platform, packages an
     assert.ok(error.message.includes(`${process.platform}-${process.arch}`), error.message);
     assert.match(error.message, /package native-sandbox-executor-/);
     assert.match(error.message, /npm run build/);
-    assert.match(error.message, /Cannot find native binding\.; Cannot find module/);
+    assert.match(error.message, /Reason: Cannot find module 'x\.node'$/);
   }
   assert.equal((await rejection(sandbox.isolationReport())).code, 'ADDON_MISSING');
   assert.throws(() => new sandbox.NativeSandboxExecutor().getMetrics(), { code: 'ADDON_MISSING' });
@@ -392,6 +393,8 @@ test('live output and usage reach their functions; what these throw reaches nobo
     { stream: 'stdout', text: 'a' },
     { stream: 'stderr', text: 'b' },
   ]);
+  // After the answer: the loop goes on first.
+  await turn();
   assert.deepEqual(usages, [{ cpuMs: 5 }]);
 });
 

@@ -3,6 +3,7 @@
 import {
   type CallMessage,
   type CallOptions,
+  type CustomSandboxConfig,
   type ErrorMessage,
   type ExecutionResult,
   type ExecutorMetrics,
@@ -149,11 +150,38 @@ const provider: Provider = {
     return sandbox;
   },
 };
+declare module 'native-sandbox-executor' {
+  interface CustomProviders {
+    mine: { token: string };
+    plain: object;
+  }
+}
 registerProvider('mine', provider);
 export const elsewhere: Promise<unknown> = factory.executeFunctionTool('t', args, {
   ...config,
   sandboxConfig: { provider: 'mine', token: 'x' },
 });
+const own: CustomSandboxConfig[] = [
+  { provider: 'mine', token: 'x', runtime: 'typescript', timeout: 1, vcpus: 2 },
+  { provider: 'plain' },
+];
+export const anyOf: FunctionToolConfig[] = own.map((sandboxConfig) => ({ ...config, sandboxConfig }));
+// @ts-expect-error a typing mistake is no provider of the host's own
+export const mistyped: FunctionToolConfig = { ...config, sandboxConfig: { provider: 'natvie', runtime: 'node22' } };
+// @ts-expect-error a provider that nobody has declared
+export const undeclared: FunctionToolConfig = { ...config, sandboxConfig: { provider: 'docker', token: 'x' } };
+// @ts-expect-error a field that the provider needs
+export const incomplete: FunctionToolConfig = { ...config, sandboxConfig: { provider: 'mine' } };
+export const unknownField: FunctionToolConfig = {
+  ...config,
+  // @ts-expect-error a field that it does not know
+  sandboxConfig: { provider: 'mine', token: 'x', tokn: 'y' },
+};
+export const ofAnother: FunctionToolConfig = {
+  ...config,
+  // @ts-expect-error a field of another provider
+  sandboxConfig: { provider: 'native', runtime: 'node22', token: 'x' },
+};
 export const exit: Promise<{ exitCode: number }> = sandbox.run({
   command: 'node',
   args: [],

@@ -1,6 +1,7 @@
 // What a call took, what it printed and how it ended, on every rung that the machine has and by a provider: `onUsage`, `onLogs`.
 
 import assert from 'node:assert/strict';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { after, before, describe, test } from 'node:test';
 import { localFolders } from '../examples/local-folder-provider.mjs';
 import { LINUX, ownWorld, RUNGS, rejection, surface, tool, until } from './helpers.mjs';
@@ -154,6 +155,30 @@ for (const { name, options, rung, sandbox } of PLACES) {
       const { usage, value } = await used('setInterval(() => {}, 1000); return 1');
       assert.deepEqual([value, usage.exit.reason, usage.exit.leftRunning], [1, 'completed', true]);
       assert.ok(usage.phases.endMs >= 200, `${usage.phases.endMs} ms`);
+    });
+
+    test('usage never comes before the answer, also where both wait for the event loop', async () => {
+      const order = [];
+      const heard = () => order.push('channel');
+      subscribe('native-sandbox-executor:usage', heard);
+      for (const body of ['return 1', 'throw 1', 'process.exit(7)', 'this is not JavaScript']) {
+        order.length = 0;
+        const call = { onUsage: () => order.push('usage') };
+        const config = tool(`async () => { ${body} }`, { sandbox });
+        const running = factory.executeFunctionTool('t', {}, config, call);
+        const answered = (async () => {
+          await running.catch(() => {});
+          // Whatever the caller does next with it.
+          for (let turns = 0; turns < 20; turns++) await undefined;
+          order.push('answer');
+        })();
+        // On this machine both are there by the time that the loop goes on.
+        if (rung) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 500);
+        await answered;
+        await until(() => order.length === 3, 15_000, `answer and usage of ${body}`);
+        assert.deepEqual(order, ['answer', 'channel', 'usage'], body);
+      }
+      unsubscribe('native-sandbox-executor:usage', heard);
     });
 
     test('a call that never got a process has its usage, too', async () => {

@@ -8,9 +8,9 @@
 
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
-import { parseArgs } from 'node:util';
 import { short, summary } from '../cli/bench/stats.mjs';
 import { configOf, TOOLS } from '../cli/bench/tools.mjs';
+import { argumentsOf } from '../scripts/steps.mjs';
 import { rungsText } from './report.mjs';
 
 const NS_PER_MS = 1e6;
@@ -35,12 +35,10 @@ const PHASES = [
   ['answered', 'gone', 'the processes end (after the answer)'],
 ];
 
-const { values: options } = parseArgs({
-  options: {
-    tool: { type: 'string', default: 'trivial' },
-    calls: { type: 'string', default: '100' },
-    start: { type: 'string' },
-  },
+const { values: options } = argumentsOf(import.meta.url, {
+  tool: { type: 'string', default: 'trivial' },
+  calls: { type: 'string', default: '100' },
+  start: { type: 'string' },
 });
 
 const require = createRequire(import.meta.url);

@@ -4,7 +4,7 @@ import { short } from '../cli/bench/stats.mjs';
 
 const HEADER = ['measure', 'this package', 'the original', 'ratio', 'target', ''];
 
-/** @param {Array<object>} lines as `rows.mjs` makes them, or `{ id, title, error }` for one that broke */
+/** @param {Array<object>} lines as `rows.mjs` makes them (`workers` with the first of a group), or `{ id, title, error }` for one that broke */
 export function table(lines) {
   const rows = [HEADER, ...lines.map(row)];
   const widths = HEADER.map((_, column) => Math.max(...rows.map((cells) => [...cells[column]].length)));
@@ -15,7 +15,7 @@ export function table(lines) {
       .trimEnd();
   const rule = widths.map((width) => '─'.repeat(width)).join('  ');
   const notes = lines.flatMap(({ id, notes = [], workers }) =>
-    [...notes, `workers: ${rungsText(workers)}`].map((note) => `  ${id}: ${note}`)
+    [...notes, ...(workers ? [`workers: ${rungsText(workers)}`] : [])].map((note) => `  ${id}: ${note}`)
   );
   return [text(rows[0]), rule, ...rows.slice(1).map(text), ...(notes.length ? ['', 'Notes', ...notes] : [])].join('\n');
 }

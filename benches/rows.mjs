@@ -28,6 +28,26 @@ const WARM_UP_CALLS = 10;
 const CONFINED_FACTOR = 1.15;
 const ISOLATED_FACTOR = 1.6;
 
+/** Layers that can be refused from outside, each with what the refusal is called. */
+const LAYERS = [
+  { layer: 'pidNamespace', refused: 'pids' },
+  { layer: 'mountNamespace', refused: 'roots' },
+  { layer: 'systemCalls', refused: 'seccomp' },
+  { layer: 'files', refused: 'landlock' },
+  { layer: 'privateUser', refused: 'users' },
+];
+/** The others, and why not. */
+const UNREFUSED = [
+  ['ipcNamespace, utsNamespace', 'one system call makes all namespaces: they are refused together'],
+  ['signals', 'it is a part of the Landlock domain that is asked for in memory, where no filter looks'],
+  ['networkClosed', "it is in force with network: 'none' only"],
+  ['noNewPrivileges, capabilities', 'a process that is refused these does not run: no layer is left then'],
+  [
+    'processGroup, descriptors, environment, runFolder, treeKill',
+    'every process has them, without help that could be refused',
+  ],
+];
+
 const CALLS_IN_FLIGHT = 20;
 /**
  * They begin apart: the original's calls share a file, and one that begins while another's is read spoils that. Where
@@ -79,6 +99,7 @@ const apart = (row) => ({
 /** Growth up to this factor is noise; what grows with calls, trees or callers grows by more between the ends. */
 const FLAT = 1.25;
 
+/** `measure` gives a line of the table, or a group of them. */
 export const ROWS = [
   { id: 'warm', measure: (bench) => warm(bench, WARM.trivial) },
   { id: 'warm-apart', measure: (bench) => warm(bench, apart(WARM.trivial)) },
@@ -112,8 +133,8 @@ export const ROWS = [
  *
  * @param {{ id: string, title: string, unit: string, target: string, met: boolean, ratio?: number,
  *   sides: Record<string, { value: number, p99?: number, samples?: number[] }>, notes?: string[], plot?: boolean }} what
- *   `value` is what is compared (a median, mostly); `ratio` is how much better this package is; `plot` puts its samples
- *   into the picture.
+ *   `value` is what is compared (a median, mostly); `ratio` is how much better this package is, or what `title` says where there is no
+ *   other side; `plot` puts its samples into the picture.
  */
 function line({ notes = [], ...what }) {
   return { ...what, notes: notes.filter(Boolean) };
@@ -289,12 +310,19 @@ function timesOf(bench, { results, notes = [], ...what }) {
   return timeLine({ ...what, samples, spoilt: Boolean(told[0]), notes: [...notes, ...told] });
 }
 
-/** What the tiers cost: a host that has all there is beside hosts to which a part of the kernel's help is refused. */
+/** What the tiers cost, and each layer of them. */
 async function isolated(bench) {
+  const tiers = await tiersOf(bench);
+  const { lines, notes } = await layersOf(bench);
+  return [{ ...tiers, notes: [...tiers.notes, ...notes] }, ...lines];
+}
+
+/** Warm calls of hosts to which a part of the kernel's help is refused, side by side: what each says of its layers, and how long calls took. */
+async function refusals(bench, all) {
   const [blocks, count] = bench.pick({ quick: [3, 10], usual: [10, 50] });
   const hosts = [];
   try {
-    for (const refused of [undefined, 'namespaces', 'landlock']) {
+    for (const refused of all) {
       const host = await bench.start('ours', { env: ALWAYS_WARM, refused });
       hosts.push({ host, refused, blocks: [] });
       await host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS });
@@ -309,34 +337,70 @@ async function isolated(bench) {
     for (const { host, refused, blocks } of hosts) {
       const { isolation } = await host.ask('metrics');
       const { p50, p99 } = summary(blocks.flatMap(({ ms }) => ms));
-      told.push({
-        tier: isolation.tier,
-        refused,
-        p50,
-        p99,
-        fault: faults(bench, 'ours', 'isolation', blocks.reduce(added, NO_FAULTS)),
-      });
+      const layers = isolation.layers.filter(({ inForce }) => inForce).map(({ name }) => name);
+      const fault = faults(bench, 'ours', 'isolation', blocks.reduce(added, NO_FAULTS));
+      told.push({ tier: isolation.tier, layers, refused, p50, p99, fault });
     }
-    const [all, ...less] = told;
-    const base = told.at(-1).p50;
-    const within = (tier) => (tier === 'isolated' ? ISOLATED_FACTOR : CONFINED_FACTOR);
-    const judged = told.slice(0, -1);
-    return line({
-      id: 'isolation',
-      title: 'warm call, no dependencies, with all isolation that there is',
-      unit: 'ms',
-      target: `confined ≤ ${CONFINED_FACTOR}×, isolated ≤ ${ISOLATED_FACTOR}× of base`,
-      sides: { ours: { value: all.p50, p99: all.p99 } },
-      met: judged.every(({ tier, p50, fault }) => !fault && p50 <= base * within(tier)),
-      notes: [
-        ...told.map((one) => `${one.tier}: ${short(one.p50)} ms, ${short(one.p50 / base)}× of base`),
-        ...less.map((one) => `${one.tier}: ${one.refused} refused, the other layers as they are`),
-        ...told.map(({ fault }) => fault),
-      ],
-    });
+    return told;
   } finally {
     await Promise.all(hosts.map(({ host }) => host.end()));
   }
+}
+
+/** What the tiers cost: a host that has all there is beside hosts that have less. */
+async function tiersOf(bench) {
+  const told = await refusals(bench, [undefined, 'namespaces', 'landlock']);
+  const [all, ...less] = told;
+  const base = told.at(-1).p50;
+  const within = (tier) => (tier === 'isolated' ? ISOLATED_FACTOR : CONFINED_FACTOR);
+  const judged = told.slice(0, -1);
+  return line({
+    id: 'isolation',
+    title: 'warm call, no dependencies, with all isolation that there is',
+    unit: 'ms',
+    target: `confined ≤ ${CONFINED_FACTOR}×, isolated ≤ ${ISOLATED_FACTOR}× of base`,
+    sides: { ours: { value: all.p50, p99: all.p99 } },
+    met: judged.every(({ tier, p50, fault }) => !fault && p50 <= base * within(tier)),
+    notes: [
+      ...told.map((one) => `${one.tier}: ${short(one.p50)} ms, ${short(one.p50 / base)}× of base`),
+      ...less.map((one) => `${one.tier}: ${one.refused} refused, the other layers as they are`),
+      ...told.map(({ fault }) => fault),
+    ],
+  });
+}
+
+/** What each layer costs: a line for each that can be refused, and in words why the others cannot. */
+async function layersOf(bench) {
+  const [all, ...less] = await refusals(bench, ['nothing', ...LAYERS.map(({ refused }) => refused)]);
+  const lines = [];
+  const notes = UNREFUSED.map(([layers, why]) => `${layers}: no line, as ${why}`);
+  for (const [at, { layer }] of LAYERS.entries()) {
+    const { layers, p50, p99, fault } = less[at];
+    const lost = all.layers.filter((name) => !layers.includes(name));
+    if (!all.layers.includes(layer)) notes.push(`${layer}: no line, as it is not in force here`);
+    else if (lost.includes(layer)) lines.push(layerLine(layer, { all, lost, p50, p99, fault }));
+    // A line would tell of something else.
+    else bench.fault(`isolation: ${layer} was refused, and is in force all the same`);
+  }
+  return { lines, notes };
+}
+
+function layerLine(layer, { all, lost, p50, p99, fault }) {
+  const others = lost.filter((name) => name !== layer);
+  return line({
+    id: `isolation-${layer}`,
+    title: `the same without ${layer}, beside all layers`,
+    unit: 'ms',
+    target: 'told',
+    sides: { ours: { value: p50, p99 } },
+    ratio: p50 / all.p50,
+    met: undefined,
+    notes: [
+      `${short(p50)} ms, ${short(p50 / all.p50)}× of the ${short(all.p50)} ms with all layers, under a filter that refuses nothing`,
+      others.length > 0 && `cannot be refused by itself: with it went ${others.join(', ')}`,
+      fault,
+    ],
+  });
 }
 
 async function throughput(bench) {

@@ -20,12 +20,23 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, wr
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join, resolve } from 'node:path';
-import { parseArgs } from 'node:util';
 import { writeRefusing } from '../__test__/escapes/refusal.mjs';
-import { Host } from '../cli/bench/hosts.mjs';
+import { endHosts, Host } from '../cli/bench/hosts.mjs';
 import { latencies } from '../cli/bench/svg.mjs';
+import { interrupted, interruptible, whenInterrupted } from '../cli/interrupt.mjs';
+import { assertWritable } from '../cli/output-file.mjs';
+import { CommandError } from '../cli/usage.mjs';
 import { buildSteps } from '../scripts/build.mjs';
-import { installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, seconds } from '../scripts/steps.mjs';
+import {
+  argumentsOf,
+  installIfNeeded,
+  needsRust,
+  output,
+  ROOT,
+  runSteps,
+  StepFailed,
+  seconds,
+} from '../scripts/steps.mjs';
 import { defaultCache, node22, ORIGINAL, original } from './cache.mjs';
 import { facts, hasSection, loadAverage } from './machine.mjs';
 import { preamble, rungsText, table } from './report.mjs';
@@ -38,20 +49,18 @@ const NAMES = { ours: 'this package', original: 'the original' };
 function options() {
   const flag = { type: 'boolean', default: false };
   const word = { type: 'string' };
-  const { values } = parseArgs({
-    options: {
-      quick: flag,
-      full: flag,
-      only: word,
-      'no-original': flag,
-      start: word,
-      node: word,
-      name: { ...word, default: 'latest' },
-      results: { ...word, default: join(ROOT, 'bench-results') },
-      svg: word,
-      cache: { ...word, default: defaultCache() },
-      'no-build': flag,
-    },
+  const { values } = argumentsOf(import.meta.url, {
+    quick: flag,
+    full: flag,
+    only: word,
+    'no-original': flag,
+    start: word,
+    node: word,
+    name: { ...word, default: 'latest' },
+    results: { ...word, default: join(ROOT, 'bench-results') },
+    svg: word,
+    cache: { ...word, default: defaultCache() },
+    'no-build': flag,
   });
   if (!/^[\w.-]+$/.test(values.name)) throw new StepFailed('--name is the name of a file, without folders');
   return { ...values, rows: chosen(values) };
@@ -193,7 +202,8 @@ async function measure(bench, rows) {
   for (const { id, measure: act } of rows) {
     const began = performance.now();
     try {
-      lines.push({ ...(await act(bench)), workers: bench.takeWorkers() });
+      const [first, ...others] = [await act(bench)].flat();
+      lines.push({ ...first, workers: bench.takeWorkers() }, ...others);
     } catch (error) {
       bench.fault(`${id} broke: ${error.stack}`);
       lines.push({ id, title: id, error: error.message, workers: bench.takeWorkers() });
@@ -211,7 +221,7 @@ function startOf(bench, lines) {
   const { metrics, isolation } = bench.about;
   const all = {};
   for (const { workers } of lines) {
-    for (const [rung, count] of Object.entries(workers)) all[rung] = (all[rung] ?? 0) + count;
+    for (const [rung, count] of Object.entries(workers ?? {})) all[rung] = (all[rung] ?? 0) + count;
   }
   const refused = [...(metrics.rungsNotUsed ?? []), metrics.withoutLauncher].filter(Boolean);
   return {
@@ -237,6 +247,14 @@ function picture(lines, { machine, versions, start }) {
 async function main() {
   const chosenOptions = options();
   const { quick, name, results, svg = join(results, 'latency.svg') } = chosenOptions;
+  const report = resolve(results, `${name}.json`);
+  // What cannot be written is told before anything is measured.
+  for (const [file, what] of [
+    [report, 'the report'],
+    [resolve(svg), 'the picture'],
+  ]) {
+    assertWritable(file, what);
+  }
   const { machine, node, files, versions } = await prepared(chosenOptions);
   const scratch = mkdtempSync(join(tmpdir(), 'nse-bench-'));
   // Workers may run under other users.
@@ -248,18 +266,18 @@ async function main() {
   machine.loadAverageAtEnd = loadAverage();
   const about = { machine, versions, start: startOf(bench, lines), quick };
   console.log(`\n${preamble(about)}\n\n${table(lines)}\n`);
-  write(
-    resolve(results, `${name}.json`),
-    `${JSON.stringify({ ...about, date: new Date().toISOString(), lines }, null, 1)}\n`
-  );
+  write(report, `${JSON.stringify({ ...about, date: new Date().toISOString(), lines }, null, 1)}\n`);
   const shown = lines.filter(({ plot }) => plot);
   if (shown.length > 0) write(resolve(svg), picture(shown, about));
   for (const fault of bench.faults) console.error(`FAULT: ${fault}`);
   process.exitCode = bench.faults.length > 0 ? 1 : 0;
 }
 
-for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => process.exit(130));
+interruptible((signal) => console.error(`interrupted by ${signal}`));
+whenInterrupted(endHosts);
 main().catch((error) => {
-  console.error(error instanceof StepFailed ? error.message : error.stack);
+  // The hosts of a run that is interrupted end in the middle of it.
+  if (interrupted.aborted) return;
+  console.error(error instanceof StepFailed || error instanceof CommandError ? error.message : error.stack);
   process.exitCode = 1;
 });

@@ -9,6 +9,8 @@ const WIDTH_CHARS = 160;
 /** The file in which a worker has the text of its function: a path or a URL. */
 const OWN_FILE = /(?:file:\/\/)?[^\s()]*[\\/]work[\\/]index\.[cm]js/g;
 const OWN_PLACE = /[\\/]work[\\/]index\.[cm]js:(\d+):(\d+)/;
+/** A frame of Node itself. */
+const NODES_FRAME = /[\s(]node:[\w/]+:\d+:\d+\)?$/;
 /** How the errors of source texts name their place. */
 const TOLD_PLACE = /\(line (\d+), column (\d+)\)/;
 
@@ -27,7 +29,7 @@ export function placeOf({ message, cause }) {
 export function framesOf(cause, file) {
   return stackOf(cause)
     .split('\n')
-    .filter((line) => /^\s+at /.test(line))
+    .filter((line) => /^\s+at /.test(line) && !NODES_FRAME.test(line))
     .map((line) => line.replace(OWN_FILE, file).trim());
 }
 

@@ -48,7 +48,7 @@ export function judged(found, flag) {
     required: required ?? null,
     ...found,
     settings,
-    store: store?.value && sized(store.value, settings),
+    store: store?.value ? sized(store.value, settings) : store,
     isolation: isolation?.value,
     npm: found.npm?.value ?? found.npm,
     calls: calls.value ?? calls,
@@ -113,7 +113,7 @@ function rungs({ rung, calls, style, marks }) {
   const served = Object.entries(rung.served).filter(([, count]) => count > 0);
   const calling = calls.problem
     ? `  ${marks.bad} no call works`
-    : `  ${marks.good} ${style('bold', rung.inUse)}: a call took ${shownTime(calls.lastMs)}, the first ${shownTime(calls.firstMs)}`;
+    : `  ${marks.good} ${style('bold', rung.inUse ?? 'not known yet')}: a call took ${shownTime(calls.lastMs)}, the first ${shownTime(calls.firstMs)}`;
   return [
     title(style, 'How workers start'),
     calling,
@@ -145,7 +145,8 @@ function layerLines({ name, inForce, why, enable }, style, marks) {
 
 function place({ store, style, marks }) {
   if (!store) return [];
-  const { root, trees, bytes, maxBytes } = store;
+  const { root, trees, bytes, maxBytes, problem } = store;
+  if (problem) return [title(style, 'Store'), `  ${marks.bad} ${problem.message}`];
   const most = maxBytes === undefined ? '' : `, at most ${shownBytes(maxBytes)}`;
   return [
     title(style, 'Store'),
@@ -196,8 +197,15 @@ function origin({ origin: from, variable }, style) {
   return from === 'variable' ? style('cyan', variable) : style('cyan', 'option');
 }
 
-function conclusion({ ok, problems, warnings, style, marks }) {
+function conclusion({ ok, problems, warnings, required, calls, style, marks }) {
   const noted = warnings.map(({ message, variable }) => `${marks.note} ${message}${variable ? ` (${variable})` : ''}`);
   const told = problems.map(({ code, message }) => `${marks.bad} ${style('red', code)} ${message}`);
-  return [...noted, ...told, ok ? `${marks.good} Functions run here.` : `${marks.bad} Not as required.`];
+  return [...noted, ...told, `${ok ? marks.good : marks.bad} ${verdictOn({ ok, required, calls })}`];
+}
+
+function verdictOn({ ok, required, calls }) {
+  if (ok) return 'Functions run here.';
+  // Where a tier is required and not there, calls fail for that reason alone.
+  const isShort = required && (!calls.problem || calls.problem.code === 'ISOLATION_UNAVAILABLE');
+  return isShort ? 'Not as required.' : 'No function can run here.';
 }

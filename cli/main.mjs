@@ -1,9 +1,11 @@
 #!/usr/bin/env node
-// `native-sandbox-executor <command>`: finds the command, and gives its exit code: 0, 1 when it failed, 2 for wrong usage.
+// `native-sandbox-executor <command>`: finds the command, and gives its exit code: 0, 1 when it failed, 2 for wrong usage, 128 and the
+// number of the signal that interrupted it.
 
 import { createRequire } from 'node:module';
+import { interrupted, interruptible } from './interrupt.mjs';
 import { Terminal } from './terminal.mjs';
-import { CommandError, help, nearest, parsed, UsageError } from './usage.mjs';
+import { CommandError, help, nearest, parsed, UsageError, unknownCommand } from './usage.mjs';
 
 const { version } = createRequire(import.meta.url)('../package.json');
 
@@ -41,20 +43,32 @@ async function main([name, ...args], terminal) {
   if (name === '--version' || name === '-v') return said(terminal, `${version}\n`);
   if (name === '--help' || name === '-h' || name === 'help') return said(terminal, overview());
   if (name === undefined) throw new UsageError('which command?');
-  if (!Object.hasOwn(COMMANDS, name)) throw new UsageError(unknown(name));
+  if (!Object.hasOwn(COMMANDS, name)) throw unknown(name);
   const command = chosen(await COMMANDS[name][1](), args);
-  const { values, positionals } = parsed(command, command.args);
-  if (values.help) return said(terminal, help(command));
-  return await command.run(values, positionals, terminal);
+  try {
+    const { values, positionals } = parsed(command, command.args);
+    if (values.help) return said(terminal, help(command));
+    return await command.run(values, positionals, terminal);
+  } catch (error) {
+    if (error instanceof UsageError) error.command = command.name;
+    throw error;
+  }
 }
 
 /** The command of a module, or of those that it has the one that the arguments name. */
-function chosen({ command, subcommands }, args) {
+function chosen({ command, all, subcommands }, args) {
   if (command) return { ...command, args };
   const [name, ...rest] = args;
-  if (name !== undefined && Object.hasOwn(subcommands, name)) return { ...subcommands[name], args: rest };
+  const known = Object.values(subcommands);
+  if (name !== undefined && Object.hasOwn(subcommands, name)) {
+    const siblings = known.filter((one) => one !== subcommands[name]);
+    return { ...subcommands[name], args: rest, siblings };
+  }
+  if (name !== undefined && !name.startsWith('-')) {
+    throw unknownCommand(name, Object.keys(subcommands), all.name);
+  }
   // Asked for help, it tells about all of them.
-  return { ...subcommands.all, args };
+  return { ...all, args, siblings: known };
 }
 
 function said(terminal, text) {
@@ -64,33 +78,53 @@ function said(terminal, text) {
 
 function unknown(name) {
   const known = Object.keys(COMMANDS);
-  const near = nearest(name, known);
-  return `unknown ${name.startsWith('-') ? 'option' : 'command'} ${name}; ${near ? `did you mean ${near}?` : `commands are ${known.join(', ')}`}`;
+  if (!name.startsWith('-')) return unknownCommand(name, known);
+  const near = nearest(name.replace(/^-+/, ''), ['help', 'version']);
+  return new UsageError(
+    `unknown option ${name}; ${near ? `did you mean --${near}?` : `commands are ${known.join(', ')}`}`
+  );
 }
 
 function failed(error, [name], terminal) {
   const red = (text) => terminal.errStyle('red', text);
   if (error instanceof UsageError) {
-    terminal.err(`${red('error:')} ${error.message}\nSee ${helpOf(name)}\n`);
+    terminal.err(`${red('error:')} ${error.message}\nSee ${helpOf(error.command ?? name)}\n`);
     return EXIT_USAGE;
   }
-  terminal.err(`${red('error:')} ${error instanceof CommandError ? error.message : error.stack}\n`);
+  terminal.err(`${red('error:')} ${toldOf(error)}\n`);
   return EXIT_FAILED;
 }
 
+/** What is said of an error: without a stack where that is no help. */
+function toldOf(error) {
+  if (error instanceof CommandError) return error.message;
+  if (error?.syscall === 'uv_cwd') return 'the working directory does not exist any more: change into one that does';
+  return error?.stack ?? String(error);
+}
+
 function helpOf(name) {
-  const own = name !== undefined && Object.hasOwn(COMMANDS, name) ? ` ${name}` : '';
+  const own = name !== undefined && Object.hasOwn(COMMANDS, name.split(' ')[0]) ? ` ${name}` : '';
   return `native-sandbox-executor${own} --help`;
 }
 
-// Whoever reads our output may have enough of it (`… | head`): the command goes on, and its exit code counts.
+/** Whether what was asked for could not be written. */
+let isLost = false;
+
 process.stdout.on('error', ({ code, message }) => {
-  if (code === 'EPIPE') return;
-  process.stderr.write(`error: cannot write to stdout: ${message}\n`);
-  process.exit(EXIT_FAILED);
+  // Whoever reads our output may have enough of it (`… | head`), and knows.
+  if (!isLost && code !== 'EPIPE')
+    terminal.err(`${terminal.errStyle('red', 'error:')} cannot write to stdout: ${message}\n`);
+  isLost = true;
+  process.exitCode ||= EXIT_FAILED;
 });
 process.stderr.on('error', () => {});
 
 const terminal = new Terminal();
+interruptible((signal) => {
+  terminal.mute();
+  process.stderr.write(`${terminal.errStyle('red', 'error:')} interrupted by ${signal}\n`);
+});
 const args = process.argv.slice(2);
-process.exitCode = await main(args, terminal).catch((error) => failed(error, args, terminal));
+const code = await main(args, terminal).catch((error) => failed(error, args, terminal));
+// What is interrupted ends with another one.
+if (!interrupted.aborted) process.exitCode = code || (isLost ? EXIT_FAILED : 0);

@@ -23,6 +23,11 @@ export function listing({ root, trees }, now, style) {
   return `${[style('dim', head), ...lines, '', `${trees.length} in ${root}, ${shownBytes(bytes)}`].join('\n')}\n`;
 }
 
+/** Where there is none. */
+export function absent(base) {
+  return `there is no store in ${base}\n`;
+}
+
 function cut(text) {
   return text.length > SHOWN_CHARS ? `${text.slice(0, SHOWN_CHARS - 1)}…` : text;
 }

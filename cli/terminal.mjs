@@ -1,7 +1,7 @@
 // What is written, and whether with colours: `FORCE_COLOR` (not 0) wins over `NO_COLOR` as in Node itself, then it is whether
 // the stream is a terminal that has colours.
 
-import { stripVTControlCharacters, styleText } from 'node:util';
+import { styleText } from 'node:util';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 const FRAME_MS = 80;
@@ -26,11 +26,25 @@ function styleOf(stream, env) {
   return (format, text) => (isColored ? styleText(format, text, { validateStream: false }) : text);
 }
 
-/** Text of strangers for a terminal: no control characters but the ends of lines and tabs. */
+/** What a terminal does something about, or that moves the text around it: control characters, and those of directions and lines. */
+const DRIVES = String.raw`(?![\n\t])[\p{Cc}\p{Bidi_Control}\u2028\u2029]`;
+const DRIVING = new RegExp(DRIVES, 'gu');
+/** The same, but for the styles that are written here. */
+const DRIVING_OR_STYLE = new RegExp(String.raw`\u001b\[(?:1|2|4|22|24|31|32|33|36|39)m|${DRIVES}`, 'gu');
+
+/** As JSON writes such a character. */
+function escaped(character) {
+  return `\\u${character.codePointAt(0).toString(16).padStart(4, '0')}`;
+}
+
+/** Text of strangers for a terminal: what would drive it is shown as its number. */
 export function harmless(text) {
-  const kept = (one) => (one === '\n' || one === '\t' ? one : '');
-  // Control characters, and those that change the direction of text.
-  return stripVTControlCharacters(text).replace(/[\p{Cc}\u202a-\u202e\u2066-\u2069]/gu, kept);
+  return text.replaceAll('\r\n', '\n').replace(DRIVING, escaped);
+}
+
+/** The same for a text of ours that has those of strangers in it. JSON stays what it is. */
+function shownOnTerminal(text) {
+  return text.replace(DRIVING_OR_STYLE, (found) => (found.length > 1 ? found : escaped(found)));
 }
 
 /** The terminal of a command: `out` is for what it was asked for, `err` for everything else. */
@@ -44,13 +58,27 @@ export class Terminal {
 
   #stdout;
   #stderr;
+  #isMute = false;
+  /** Ends what `progress` shows. */
+  #stop = () => {};
 
   out(text) {
-    this.#stdout.write(text);
+    this.#write(this.#stdout, text);
   }
 
   err(text) {
-    this.#stderr.write(text);
+    this.#write(this.#stderr, text);
+  }
+
+  /** From now on nothing is written any more. */
+  mute() {
+    this.#stop();
+    this.#isMute = true;
+  }
+
+  #write(stream, text) {
+    // What is no terminal gets exactly what there is.
+    if (!this.#isMute) stream.write(stream.isTTY ? shownOnTerminal(text) : text);
   }
 
   json(value) {
@@ -65,15 +93,15 @@ export class Terminal {
    */
   async progress(what, work) {
     const began = performance.now();
-    let stop = () => {};
     const late = setTimeout(() => {
-      stop = this.#stderr.isTTY ? this.#spin(what) : this.#say(what, began);
+      this.#stop = this.#stderr.isTTY ? this.#spin(what) : this.#say(what, began);
     }, QUIET_MS);
     try {
       return await work();
     } finally {
       clearTimeout(late);
-      stop();
+      this.#stop();
+      this.#stop = () => {};
     }
   }
 
@@ -84,12 +112,14 @@ export class Terminal {
 
   #spin(what) {
     let frame = 0;
-    const draw = () => this.err(`\r${this.errStyle('cyan', FRAMES[frame++ % FRAMES.length])} ${what} …`);
+    // To the stream itself: it moves the cursor.
+    const draw = () =>
+      this.#stderr.write(`\r${this.errStyle('cyan', FRAMES[frame++ % FRAMES.length])} ${harmless(what)} …`);
     draw();
     const ticking = setInterval(draw, FRAME_MS);
     return () => {
       clearInterval(ticking);
-      this.err('\r\u001b[2K');
+      this.#stderr.write('\r\u001b[2K');
     };
   }
 }

@@ -21,6 +21,11 @@ export function bytes(text) {
   return unit && Math.round(Number(number) * BYTES[unit]);
 }
 
+/** JSON of a file or a pipe: some programs put a byte-order mark in front of what they write. */
+export function parsedJson(text) {
+  return JSON.parse(text.replace(/^\ufeff/, ''));
+}
+
 /** @returns {[string, string] | undefined} name and spec of `lodash@4`, `@scope/name@^1`; without a spec it is the tag `latest` */
 export function dependency(text) {
   const at = text.indexOf('@', 1);

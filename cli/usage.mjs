@@ -4,7 +4,10 @@ import { parseArgs } from 'node:util';
 import { bytes, dependency, milliseconds } from './units.mjs';
 
 /** The command line cannot be understood: exit code 2. */
-export class UsageError extends Error {}
+export class UsageError extends Error {
+  /** The name of the command whose help tells more, once that is known. */
+  command;
+}
 
 /** What was asked for cannot be done, for a reason that is told without a stack: exit code 1. */
 export class CommandError extends Error {}
@@ -24,12 +27,13 @@ const HELP = { help: { type: 'boolean', short: 'h', text: 'show this' } };
 /**
  * @typedef {{ type: 'string' | 'boolean', short?: string, multiple?: boolean, value?: string, text: string,
  *   check?: (text: string, name: string) => unknown }} Option `check` gives the value, or throws a `UsageError`
- * @param {{ name: string, options: Record<string, Option>, positionals?: string[] }} command
+ * @param {{ name: string, options: Record<string, Option>, positionals?: string[], siblings?: object[] }} command `siblings` are commands
+ *   that it may have been taken for
  * @param {string[]} args
  * @returns {{ values: Record<string, any>, positionals: string[] }}
  * @throws {UsageError}
  */
-export function parsed({ name, options, positionals: expected = [] }, args) {
+export function parsed({ name, options, positionals: expected = [], siblings = [] }, args) {
   const all = { ...options, ...HELP };
   const plain = Object.entries(all).map(([key, { type, short, multiple }]) => {
     return [key, { type, ...(short && { short }), ...(multiple && { multiple }) }];
@@ -38,7 +42,7 @@ export function parsed({ name, options, positionals: expected = [] }, args) {
   try {
     found = parseArgs({ args, options: Object.fromEntries(plain), allowPositionals: true });
   } catch (error) {
-    throw new UsageError(explained(error, name, all, args));
+    throw new UsageError(explained(error, { name, options: all, siblings }, args));
   }
   const { values, positionals } = found;
   if (values.help) return { values, positionals };
@@ -54,17 +58,32 @@ function checked(values, options) {
   return Object.fromEntries(entries);
 }
 
-function explained({ code, message }, name, options, args) {
+function explained({ code, message }, { name, options, siblings }, args) {
   const named = /--?[\w-]+/.exec(message)?.[0] ?? '';
   if (code === 'ERR_PARSE_ARGS_UNKNOWN_OPTION') {
-    const near = nearest(named.replace(/^-+/, ''), Object.keys(options));
-    const known = Object.keys(options).map((key) => `--${key}`);
-    return `unknown option ${named} of ${name}; ${near ? `did you mean --${near}?` : `known are ${known.join(', ')}`}`;
+    return `unknown option ${named} of ${name}; ${instead(named.replace(/^-+/, ''), Object.keys(options), siblings)}`;
   }
   const key = named.replace(/^-+/, '');
   if (options[key]?.type === 'boolean') return `--${key} takes no value`;
   if (options[key]) return `--${key} needs a value: --${key} ${options[key].value ?? '<value>'}`;
   return `${args.join(' ')}: ${message}`;
+}
+
+function instead(word, known, siblings) {
+  const owners = siblings.filter(({ options }) => Object.hasOwn(options, word)).map(({ name }) => name);
+  if (owners.length > 0) return `${listed(owners, 'and')} ${owners.length > 1 ? 'have' : 'has'} it`;
+  const near = nearest(word, [...known, ...siblings.flatMap(({ options }) => Object.keys(options))]);
+  return near ? `did you mean --${near}?` : `known are ${known.map((key) => `--${key}`).join(', ')}`;
+}
+
+/** The error of a word that is none of `known`, below the command `name` where that is given. */
+export function unknownCommand(word, known, name) {
+  const full = (one) => (name ? `${name} ${one}` : one);
+  const near = nearest(word, known);
+  const hint = near ? `did you mean ${full(near)}?` : `commands are ${known.map(full).join(', ')}`;
+  const error = new UsageError(`unknown command ${full(word)}; ${hint}`);
+  error.command = near ? full(near) : name;
+  return error;
 }
 
 function misplaced(name, expected, got) {
@@ -93,7 +112,7 @@ function distance(one, other) {
 
 /* ------------------------------------------------------------------ checks of values */
 
-function nonEmpty(text, name) {
+export function nonEmpty(text, name) {
   if (text === '') throw new UsageError(`--${name} must not be empty`);
   return text;
 }
@@ -128,8 +147,8 @@ export function oneOf(...words) {
   };
 }
 
-function listed(words) {
-  return words.length === 1 ? words[0] : `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`;
+function listed(words, last = 'or') {
+  return words.length === 1 ? words[0] : `${words.slice(0, -1).join(', ')} ${last} ${words.at(-1)}`;
 }
 
 export function wholeNumber(least, most) {

@@ -38,7 +38,9 @@ export function prometheusText(metrics) {
   page.family('workers_total', 'counter', 'Workers by where they came from.', samples('rung', counters.workers));
   page.family('cpu_seconds_total', 'counter', 'Processor time of calls.', [[{}, counters.cpuMs / 1000]]);
   page.family('output_bytes_total', 'counter', 'What calls printed and returned.', [[{}, counters.outputBytes]]);
-  page.family('info', 'gauge', 'What is in use.', [[{ rung, tier: isolation?.tier ?? 'unknown' }, 1]]);
+  page.family('info', 'gauge', 'What is in use.', [
+    [{ rung: rung ?? 'unknown', tier: isolation?.tier ?? 'unknown' }, 1],
+  ]);
   page.histogram('duration_seconds', 'How long calls and their steps took.', durations);
   return page.text();
 }

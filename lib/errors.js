@@ -20,6 +20,9 @@ const {
 /** What an error of the function's own may be an instance of again on this side. */
 const BUILT_IN_ERRORS = { __proto__: null, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
 
+/** The worker writes results with `JSON.stringify`. A function's own call of it has frames of the function below. */
+const WRITING_FRAME = '\n    at stringify (<anonymous>)';
+
 class SandboxError extends Error {
   /**
    * @param {string} message
@@ -143,7 +146,7 @@ function rebuiltError(thrown) {
   const { name, message = '', stack, errors, fields } = thrown;
   const error = isArray(errors) ? aggregate(errors, message) : new (BUILT_IN_ERRORS[name] ?? Error)(message);
   if (typeof name === 'string' && error.name !== name) hidden(error, 'name', name);
-  if (typeof stack === 'string') hidden(error, 'stack', stack);
+  if (typeof stack === 'string') hidden(error, 'stack', withoutWriting(stack));
   if ('cause' in thrown) hidden(error, 'cause', thrownValue(thrown.cause));
   if (fields !== null && typeof fields === 'object') {
     const names = keys(fields);
@@ -151,6 +154,12 @@ function rebuiltError(thrown) {
     for (let i = 0; i < names.length; i++) field(error, names[i], fields[names[i]]);
   }
   return error;
+}
+
+/** A stack without the frame at its end that is not the function's but the worker's. */
+function withoutWriting(stack) {
+  const end = stack.length - WRITING_FRAME.length;
+  return end >= 0 && slice(stack, end) === WRITING_FRAME ? slice(stack, 0, end) : stack;
 }
 
 function aggregate(errors, message) {

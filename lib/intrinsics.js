@@ -4,6 +4,8 @@
 // afterwards (libraries do), or have put fields on `Object.prototype` before: no method is looked up on a prototype, and
 // objects that are read from have none of their own.
 
+const { setImmediate } = require('node:timers');
+
 const { apply, getPrototypeOf } = Reflect;
 const { defineProperty, hasOwn, keys, setPrototypeOf } = Object;
 const { parse, stringify } = JSON;
@@ -24,6 +26,7 @@ exports.min = min;
 exports.now = performance.now.bind(performance);
 exports.parse = parse;
 exports.prototypeOf = getPrototypeOf;
+exports.soon = setImmediate;
 exports.stringify = stringify;
 
 exports.includes = uncurry(String.prototype.includes);

@@ -3,8 +3,10 @@
 // The provider `native`: forwards a call to the core and turns its outcome into a value or a `SandboxError`.
 
 const { SandboxError, callSite, fromOutcome, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
+const { Handover } = require('./handover.js');
 const {
   field,
+  hasOwn,
   hidden,
   isArray,
   keys,
@@ -24,12 +26,12 @@ const {
   argsJson,
   attempt,
   environmentJson,
-  kindOf,
   nodeAbi,
   optionsJson,
   read,
   requestJson,
   setsJson,
+  shown,
 } = require('./options.js');
 const { assertOpen, deadlineOf } = require('./shutdown.js');
 
@@ -155,6 +157,7 @@ class NativeSandboxExecutor {
 
   getMetrics() {
     const metrics = parse(this.#takeCore().metrics());
+    if (hasOwn(metrics, 'rung')) field(metrics, 'rung', knownRung(metrics));
     field(metrics, 'providers', providerCounts());
     return metrics;
   }
@@ -183,7 +186,7 @@ class NativeSandboxExecutor {
   async #run(toolId, args, config, call, observer) {
     assertOpen();
     const core = this.#takeCore();
-    const { request, argsText, signal, isAborted, onEvent } = prepare(toolId, args, config, call, observer);
+    const { request, argsText, signal, isAborted, onEvent, handover } = prepare(toolId, args, config, call, observer);
     if (isAborted) throw aborted(signal);
 
     const callId = nextCallId++;
@@ -193,6 +196,7 @@ class NativeSandboxExecutor {
       outcome = await core.execute(callId, request, argsText, onEvent);
     } finally {
       leave?.();
+      handover?.settled();
     }
     if (observer && outcome.steps) marked(observer, parse(outcome.steps));
     if (outcome.ok) return parseResult(outcome.value);
@@ -244,20 +248,22 @@ async function answered(site, act) {
 /** Everything of a call that can be wrong with what the caller gave, done before the core hears of it. */
 function prepare(toolId, args, config, call, observer) {
   if (config === null || typeof config !== 'object') {
-    throw invalidConfig(`the function tool's config must be an object, got ${kindOf(config)}`);
+    throw invalidConfig(`the function tool's config must be an object, got ${shown(config)}`);
   }
   const { signal, isAborted, onLogs, onUsage } = companions(call);
+  const handover = onUsage || observer ? new Handover() : undefined;
   return {
     request: requestJson(toolId, config, {
       __proto__: null,
       logs: onLogs !== undefined,
       steps: observer !== undefined,
-      usage: onUsage !== undefined || observer !== undefined,
+      usage: handover !== undefined,
     }),
     argsText: argsJson(args),
     signal,
     isAborted,
-    onEvent: onLogs || onUsage || observer ? eventHandler(onLogs, onUsage, observer) : null,
+    onEvent: onLogs || handover ? eventHandler(onLogs, onUsage, observer, handover) : null,
+    handover,
   };
 }
 
@@ -265,11 +271,11 @@ function prepare(toolId, args, config, call, observer) {
 function companions(call) {
   if (call === undefined || call === null) return { __proto__: null };
   if (typeof call !== 'object' || attempt('the options of the call', 'read', () => isArray(call))) {
-    throw invalidConfig(`the options of the call must be an object, got ${kindOf(call)}`);
+    throw invalidConfig(`the options of the call must be an object, got ${shown(call)}`);
   }
   const signal = read('signal', call, 'signal') ?? undefined;
   if (signal !== undefined && typeof read('signal.addEventListener', signal, 'addEventListener') !== 'function') {
-    throw invalidConfig(`signal must be an AbortSignal, got ${kindOf(signal)}`);
+    throw invalidConfig(`signal must be an AbortSignal, got ${shown(signal)}`);
   }
   return {
     signal,
@@ -282,23 +288,33 @@ function companions(call) {
 function listener(call, name) {
   const given = read(name, call, name) ?? undefined;
   if (given !== undefined && typeof given !== 'function') {
-    throw invalidConfig(`${name} must be a function, got ${kindOf(given)}`);
+    throw invalidConfig(`${name} must be a function, got ${shown(given)}`);
   }
   return given;
 }
 
 /** Takes what waited together, in the order in which it came. */
-function eventHandler(onLogs, onUsage, observer) {
+function eventHandler(onLogs, onUsage, observer, handover) {
+  const use = (text) => {
+    observer?.use(parse(text));
+    if (onUsage) quietly(() => onUsage(parse(text)));
+  };
   const take = ({ kind, text }) => {
     if (kind === 'step') observer?.mark(parse(text));
-    else if (kind === 'usage') {
-      observer?.use(parse(text));
-      if (onUsage) quietly(() => onUsage(parse(text)));
-    } else if (onLogs) quietly(() => onLogs({ stream: kind, text }));
+    else if (kind === 'usage') handover.after(() => use(text));
+    else if (onLogs) quietly(() => onLogs({ stream: kind, text }));
   };
   return (events) => {
     for (let i = 0; i < events.length; i++) take(events[i]);
   };
+}
+
+/** Where the next worker will probably come from; `null` while no way was tried: the core names the fastest until it is refused. */
+function knownRung({ rung, rungsNotUsed, counters: { workers }, zygotes, settings }) {
+  const isForced = settings.start !== 'default';
+  if (isForced || rungsNotUsed.length > 0 || workers[rung] > 0 || zygotes.base > 0) return rung;
+  // Of another executor: this one has asked for none yet.
+  return workers.standby > 0 ? 'standby' : null;
 }
 
 /** What the providers' pool of this thread holds. */

@@ -64,7 +64,7 @@ function load() {
     }
     addon = found;
   } catch (cause) {
-    failure = { message: explain(cause), cause };
+    failure = { message: explain(cause), cause: loadersOwn(cause) };
     log(CORE_NAME, 'error', { code: 'ADDON_MISSING', error: failure.message }, 'Failed to load the native addon');
   }
 }
@@ -132,9 +132,24 @@ function chain(error) {
   return found;
 }
 
+/**
+ * The first of an error and its causes that tells about a file or a package of this platform. The generated loader looks for a package of
+ * WebAssembly as well, which there never was, and begins with advice on npm: neither is any help.
+ */
+function loadersOwn(cause) {
+  const errors = chain(cause);
+  for (let i = 0; i < errors.length; i++) if (!isMisleading(errors[i])) return errors[i];
+  return cause;
+}
+
+function isMisleading(error) {
+  const message = reasonOf(error);
+  return includes(message, 'wasi') || includes(message, 'Cannot find native binding');
+}
+
 /** The first line of each, each once. */
 function reasons(cause) {
-  const errors = chain(cause);
+  const errors = chain(loadersOwn(cause));
   const known = { __proto__: null };
   let text = '';
   for (let i = 0; i < errors.length; i++) {

@@ -3,7 +3,7 @@
 // What the caller hands over, as JSON text for the core. Everything here is pure but for `hostProblem`. Whatever is wrong
 // with a value is told with the name of its field, also where looking at it throws (getters, proxies).
 
-const { SandboxError, invalidConfig, reasonOf, textOf } = require('./errors.js');
+const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
 const {
   bareArray,
   ceil,
@@ -14,6 +14,7 @@ const {
   min,
   parse,
   prototypeOf,
+  slice,
   stringify,
   toWellFormed,
 } = require('./intrinsics.js');
@@ -65,7 +66,7 @@ class GivenOptions {
   #take(where, options) {
     if (options === undefined || options === null) return;
     if (typeof options !== 'object' || isArray(options)) {
-      throw invalidConfig(`options given to ${where} must be an object, got ${kindOf(options)}`);
+      throw invalidConfig(`options given to ${where} must be an object, got ${shown(options)}`);
     }
     const names = keys(options);
     for (let i = 0; i < names.length; i++) {
@@ -164,7 +165,7 @@ function nodeAbi() {
  */
 function setsJson(sets) {
   if (!attempt('the dependency sets', 'read', () => isArray(sets))) {
-    throw invalidConfig(`warm() takes an array of dependency sets ({ name: range }), got ${kindOf(sets)}`);
+    throw invalidConfig(`warm() takes an array of dependency sets ({ name: range }), got ${shown(sets)}`);
   }
   const checked = bareArray();
   const length = read('the dependency sets', sets, 'length');
@@ -330,14 +331,14 @@ function unreadable(what, error) {
 function scalar(what, value) {
   const kind = typeof value;
   const isOdd = kind === 'function' || kind === 'symbol' || kind === 'bigint' || (kind === 'object' && value !== null);
-  if (isOdd) throw invalidConfig(`${what} must be a text or a number, got ${kindOf(value)}`);
+  if (isOdd) throw invalidConfig(`${what} must be a text or a number, got ${shown(value)}`);
   return value;
 }
 
 function checkedDependencies(dependencies) {
   if (dependencies === undefined || dependencies === null) return { __proto__: null };
   if (typeof dependencies !== 'object' || attempt('dependencies', 'read', () => isArray(dependencies))) {
-    throw invalidDependency(`dependencies must be an object of package names and ranges, got ${kindOf(dependencies)}`);
+    throw invalidDependency(`dependencies must be an object of package names and ranges, got ${shown(dependencies)}`);
   }
   const checked = { __proto__: null };
   const names = attempt('dependencies', 'read', () => keys(dependencies));
@@ -345,7 +346,7 @@ function checkedDependencies(dependencies) {
     const name = names[i];
     const range = read(`the range of dependency ${stringify(name)}`, dependencies, name);
     if (typeof range !== 'string') {
-      throw invalidDependency(`the range of dependency ${stringify(name)} must be a string, got ${kindOf(range)}`);
+      throw invalidDependency(`the range of dependency ${stringify(name)} must be a string, got ${shown(range)}`);
     }
     checked[name] = range;
   }
@@ -362,9 +363,7 @@ function timeoutMs(value) {
   const number = typeof value === 'number' || typeof value === 'string' ? Number(value) : Number.NaN;
   if (number === 0) return null;
   if (!(number > 0)) {
-    throw invalidConfig(
-      `sandboxConfig.timeout must be a positive number of milliseconds, got ${kindOf(value)} ${textOf(value)}`
-    );
+    throw invalidConfig(`sandboxConfig.timeout must be a positive number of milliseconds, got ${shown(value)}`);
   }
   return min(ceil(number), MAX_WHOLE_NUMBER);
 }
@@ -374,6 +373,28 @@ function vcpus(value) {
   const number = Number(scalar('sandboxConfig.vcpus', value) || 1);
   // Not a number compares with nothing.
   return number > 1 ? min(number, MAX_WHOLE_NUMBER) : 1;
+}
+
+/** How much of a text a message shows. */
+const SHOWN_CHARS = 80;
+
+/** A value for a message: itself where it is short and cannot be a secret, else what kind of thing it is. */
+function shown(value) {
+  switch (typeof value) {
+    case 'number':
+    case 'boolean':
+      return `${value}`;
+    case 'bigint':
+      return `${value}n`;
+    case 'string':
+      return value.length > SHOWN_CHARS ? `${stringify(slice(value, 0, SHOWN_CHARS))}…` : stringify(value);
+    case 'function':
+      return 'a function';
+    case 'symbol':
+      return 'a symbol';
+    default:
+      return kindOf(value) === 'object' ? 'an object' : kindOf(value);
+  }
 }
 
 function kindOf(value) {
@@ -396,6 +417,7 @@ exports.providerFields = providerFields;
 exports.providerOptionsJson = providerOptionsJson;
 exports.providerRequestJson = providerRequestJson;
 exports.read = read;
+exports.shown = shown;
 exports.requestJson = requestJson;
 exports.setsJson = setsJson;
 exports.toolIdText = toolIdText;

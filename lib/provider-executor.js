@@ -6,7 +6,8 @@
 const { randomBytes } = require('node:crypto');
 const { StringDecoder } = require('node:string_decoder');
 const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
-const { SandboxError, fromOutcome, invalidConfig, reasonOf, textOf } = require('./errors.js');
+const { SandboxError, fromOutcome, invalidConfig, reasonOf } = require('./errors.js');
+const { Handover } = require('./handover.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
 const { hasOwn, hidden } = require('./intrinsics.js');
 const { log, quietly } = require('./logger.js');
@@ -16,9 +17,9 @@ const {
   GivenOptions,
   argsJson,
   environmentJson,
-  kindOf,
   providerOptionsJson,
   providerRequestJson,
+  shown,
   toolIdText,
 } = require('./options.js');
 const { idOf, leave, logName, pool } = require('./provider-pool.js');
@@ -79,7 +80,7 @@ class ProviderExecutor {
     assertOpen();
     if (this.#closing > 0) throw shuttingDown('The executor is being cleaned up: it takes no function calls');
     if (config === null || typeof config !== 'object') {
-      throw invalidConfig(`the function tool's config must be an object, got ${kindOf(config)}`);
+      throw invalidConfig(`the function tool's config must be an object, got ${shown(config)}`);
     }
     const { signal, isAborted, onLogs, onUsage } = companions(call);
     const toolText = toolIdText(toolId);
@@ -90,6 +91,7 @@ class ProviderExecutor {
     const stop = new AbortController();
     const leave = signal ? whenAborted(signal, () => stop.abort(signal)) : undefined;
     const record = new CallRecord(observer);
+    const handover = new Handover();
     const entry = { toolId: toolText, stop, started: false, settled: undefined, record };
     entry.onLogs = (stream, text) => text && quietly(() => onLogs?.({ stream, text }));
     const life = this.#live(entry, request, argsText, sandboxConfig);
@@ -104,8 +106,10 @@ class ProviderExecutor {
       if (this.#calls.size === 0) untrack();
       if (!onUsage && !observer) return;
       const usage = record.usage();
-      observer?.use(usage);
-      if (onUsage) quietly(() => onUsage(usage));
+      handover.after(() => {
+        observer?.use(usage);
+        if (onUsage) quietly(() => onUsage(usage));
+      });
     });
     try {
       const value = await life;
@@ -116,6 +120,7 @@ class ProviderExecutor {
       throw error;
     } finally {
       leave?.();
+      handover.settled();
     }
   }
 
@@ -575,7 +580,7 @@ function assertSandbox(name, sandbox) {
 function assertAnswer(name, method, type, answer) {
   const isKnown = typeof answer === type && !Number.isNaN(answer);
   if (isKnown) return;
-  const what = typeof answer?.then === 'function' ? 'a promise' : `${kindOf(answer)} ${textOf(answer)}`;
+  const what = typeof answer?.then === 'function' ? 'a promise' : shown(answer);
   throw new TypeError(`${method}() of what create() of "${name}" gives must give a ${type} at once, and gave ${what}`);
 }
 

@@ -2,9 +2,9 @@
 
 // The providers by name: `vercel`, and what the host registers. What a provider has to be stands in `index.d.ts`.
 
-const { invalidConfig, textOf } = require('./errors.js');
+const { invalidConfig } = require('./errors.js');
 const { mapGet, mapHas, mapSet } = require('./intrinsics.js');
-const { kindOf, read } = require('./options.js');
+const { read, shown } = require('./options.js');
 
 /** How a name may look: it stands in keys, logs and texts. */
 const NAME = /^[a-z][a-z0-9-]{0,31}$/;
@@ -20,7 +20,7 @@ const providers = new Map();
  */
 function registerProvider(name, provider) {
   if (typeof name !== 'string' || !NAME.test(name)) {
-    throw invalidConfig(`registerProvider: the name must match ${NAME}, got ${kindOf(name)} ${textOf(name)}`);
+    throw invalidConfig(`registerProvider: the name must match ${NAME}, got ${shown(name)}`);
   }
   if (RESERVED.includes(name) || mapHas(providers, name)) {
     throw invalidConfig(`registerProvider: there is a provider "${name}" already`);

@@ -9,7 +9,7 @@ const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
 const { isFiniteNumber } = require('./intrinsics.js');
 const { CORE_NAME, log } = require('./logger.js');
 const { addonProblem, loaded } = require('./native.js');
-const { kindOf } = require('./options.js');
+const { shown } = require('./options.js');
 
 const DEFAULT_DEADLINE_MS = 10_000;
 /** Exit code of who ends in place of a signal, as shells have it: this and the signal's number. */
@@ -18,6 +18,8 @@ const DEFAULT_SIGNALS = ['SIGTERM', 'SIGINT'];
 
 /** Whether this thread takes no more calls. */
 let closed = false;
+/** How many graceful shutdowns there are that were not taken back. */
+let graceful = 0;
 /** Executors of providers that have calls. */
 const busy = new Set();
 /** Ends what the providers' pool holds; set when there is one. */
@@ -64,9 +66,15 @@ function gracefulShutdown(options) {
     end(signal, deadlineMs, before);
   };
   for (const signal of signals) process.on(signal, onSignal);
+  graceful += 1;
+  let isTakenBack = false;
   return () => {
+    if (isTakenBack) return;
+    isTakenBack = true;
     stop();
-    reopen();
+    graceful -= 1;
+    // Another may have closed, or is to.
+    if (graceful === 0) reopen();
   };
 }
 
@@ -97,15 +105,18 @@ function isSignal(name) {
 function checked(given) {
   const options = given ?? {};
   if (typeof options !== 'object') {
-    throw invalidConfig(`gracefulShutdown(): options must be an object, got ${kindOf(options)}`);
+    throw invalidConfig(`gracefulShutdown(): options must be an object, got ${shown(options)}`);
   }
   const deadlineMs = deadlineOf('gracefulShutdown()', options) ?? DEFAULT_DEADLINE_MS;
   const { signals = DEFAULT_SIGNALS, before } = options;
+  const wrong = Array.isArray(signals) ? signals.find((name) => !isSignal(name)) : signals;
   if (!Array.isArray(signals) || !signals.every(isSignal)) {
-    throw invalidConfig('gracefulShutdown(): signals must be an array of names of signals that can be handled');
+    throw invalidConfig(
+      `gracefulShutdown(): signals must be an array of names of signals that can be handled, got ${shown(wrong)}`
+    );
   }
   if (before !== undefined && typeof before !== 'function') {
-    throw invalidConfig(`gracefulShutdown(): before must be a function, got ${kindOf(before)}`);
+    throw invalidConfig(`gracefulShutdown(): before must be a function, got ${shown(before)}`);
   }
   return { signals: [...new Set(signals)], deadlineMs, before };
 }
@@ -119,7 +130,7 @@ function deadlineOf(what, options) {
   const deadlineMs = options.deadlineMs ?? undefined;
   if (deadlineMs === undefined) return undefined;
   if (typeof deadlineMs !== 'number' || !isFiniteNumber(deadlineMs) || deadlineMs < 0) {
-    throw invalidConfig(`${what}: deadlineMs must be a number of milliseconds from 0 on, got ${kindOf(deadlineMs)}`);
+    throw invalidConfig(`${what}: deadlineMs must be a number of milliseconds from 0 on, got ${shown(deadlineMs)}`);
   }
   return Math.min(deadlineMs, TIMER_LIMIT_MS);
 }

@@ -46,9 +46,8 @@ class CallSpans {
   #context;
   #call;
   #step;
-  /** The step `run` ends with what it used, which is known later; sometimes before the answer is heard of. */
+  /** The step `run` ends with what it used, which is known later. */
   #run;
-  #usage;
 
   constructor(found, toolId, provider) {
     this.#tracer = found;
@@ -85,7 +84,6 @@ class CallSpans {
     if (error) fail(span, error, this.#at(atMs));
     if (step !== 'run') return span.end(this.#at(atMs));
     this.#run = { span, atMs };
-    if (this.#usage) this.use(this.#usage);
   }
 
   /** The call is answered. */
@@ -97,9 +95,8 @@ class CallSpans {
     this.#call.end(this.#at(durationMs));
   }
 
-  /** Nothing of the call is left. */
+  /** Nothing of the call is left, and it is answered. */
   use(usage) {
-    this.#usage = usage;
     if (!this.#run) return;
     const { cpuMs, maxRssBytes, outputBytes, exit } = usage;
     const { span, atMs } = this.#run;

@@ -6,8 +6,7 @@ import { chmodSync, copyFileSync, renameSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
-import { installIfNeeded, needsRust, output, ROOT, runSteps, sh, tool } from './steps.mjs';
+import { argumentsOf, installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
 
 const { platformArchAbi } = createRequire(import.meta.url)('../lib/platform.js');
 
@@ -55,7 +54,7 @@ function buildCompanions({ debug, target, platform }) {
 /** The steps of a build, for other scripts to put among theirs. */
 export function buildSteps({ debug = false, target } = {}) {
   const platform = target ? PLATFORMS[target] : platformArchAbi();
-  if (!platform) throw new Error(`unknown target ${target}; known are ${Object.keys(PLATFORMS).join(', ')}`);
+  if (!platform) throw new StepFailed(`unknown target ${target}; known are ${Object.keys(PLATFORMS).join(', ')}`);
   const steps = [['build the addon', () => buildAddon({ debug, target })]];
   if (platform.startsWith('linux'))
     steps.push(['build launcher and zygote library', () => buildCompanions({ debug, target, platform })]);
@@ -63,11 +62,17 @@ export function buildSteps({ debug = false, target } = {}) {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const { values } = parseArgs({ options: { debug: { type: 'boolean' }, target: { type: 'string' } } });
-  const steps = [
-    ['look for the tools', () => needsRust()],
-    ['install the development dependencies', installIfNeeded],
-    ...buildSteps(values),
-  ];
-  process.exitCode = (await runSteps(steps)) ? 0 : 1;
+  const { values } = argumentsOf(import.meta.url, { debug: { type: 'boolean' }, target: { type: 'string' } });
+  try {
+    const steps = [
+      ['look for the tools', () => needsRust()],
+      ['install the development dependencies', installIfNeeded],
+      ...buildSteps(values),
+    ];
+    process.exitCode = (await runSteps(steps)) ? 0 : 1;
+  } catch (error) {
+    if (!(error instanceof StepFailed)) throw error;
+    console.error(error.message);
+    process.exitCode = 2;
+  }
 }

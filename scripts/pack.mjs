@@ -19,8 +19,7 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
-import { output, ROOT, StepFailed, tool } from './steps.mjs';
+import { argumentsOf, output, ROOT, StepFailed, tool } from './steps.mjs';
 
 const { PLATFORMS } = createRequire(import.meta.url)('../lib/platform.js');
 
@@ -129,12 +128,10 @@ export function megabytes(bytes) {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const { values } = parseArgs({
-    options: {
-      out: { type: 'string', default: join(ROOT, 'target', 'packages') },
-      binaries: { type: 'string', default: ROOT },
-      all: { type: 'boolean', default: false },
-    },
+  const { values } = argumentsOf(import.meta.url, {
+    out: { type: 'string', default: join(ROOT, 'target', 'packages') },
+    binaries: { type: 'string', default: ROOT },
+    all: { type: 'boolean', default: false },
   });
   try {
     const made = makePackages({ out: resolve(values.out), binaries: resolve(values.binaries), all: values.all });

@@ -8,7 +8,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { LIST } from './pack.mjs';
-import { output, StepFailed, sh } from './steps.mjs';
+import { argumentsOf, output, StepFailed, sh } from './steps.mjs';
 
 /** Settings of npm that name the token's variable, not the token. */
 function withToken(scratch) {
@@ -41,7 +41,7 @@ function publish(folder) {
   }
 }
 
-const [folder] = process.argv.slice(2);
+const [folder] = argumentsOf(import.meta.url, {}, { allowPositionals: true }).positionals;
 try {
   if (!folder) throw new StepFailed('which folder? node scripts/publish.mjs <folder>');
   publish(resolve(folder));

@@ -4,10 +4,34 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
 
 export const ROOT = fileURLToPath(new URL('..', import.meta.url));
 
 const WINDOWS = process.platform === 'win32';
+
+/**
+ * The arguments of a script. What is wrong with them ends the process with 2; `--help` with 0, after what the comment at the head of
+ * the script says.
+ * @param {string} script its URL @param {import('node:util').ParseArgsConfig['options']} options
+ */
+export function argumentsOf(script, options, { allowPositionals = false } = {}) {
+  try {
+    const found = parseArgs({ options: { ...options, help: { type: 'boolean', short: 'h' } }, allowPositionals });
+    if (!found.values.help) return found;
+    console.log(headOf(readFileSync(fileURLToPath(script), 'utf8')));
+    process.exit(0);
+  } catch ({ message }) {
+    console.error(`${message}\n\n${headOf(readFileSync(fileURLToPath(script), 'utf8'))}`);
+    process.exit(2);
+  }
+}
+
+/** The comment that a script begins with. */
+function headOf(source) {
+  const [head] = /^(?:\/\/.*\n)+/.exec(source);
+  return head.replace(/^\/\/ ?/gm, '').trimEnd();
+}
 
 /** A step that failed: its message says what, and what to do about it. */
 export class StepFailed extends Error {}

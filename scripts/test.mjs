@@ -8,12 +8,11 @@
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
-import { parseArgs } from 'node:util';
 import { buildSteps } from './build.mjs';
 import { makePackages } from './pack.mjs';
-import { installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
+import { argumentsOf, installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
 
-const { values: options } = parseArgs({ options: { full: { type: 'boolean', default: false } } });
+const { values: options } = argumentsOf(import.meta.url, { full: { type: 'boolean', default: false } });
 
 /** The Node that everything runs on; the one that runs this script gets the shared cases as a smoke test. */
 const MAIN_NODE = '22';

@@ -122,6 +122,24 @@ async fn without_namespaces_the_tier_confined_stays() {
 }
 
 #[tokio::test]
+async fn where_a_zygote_could_not_come_back_its_workers_share_its_namespace_and_that_is_said() {
+    let offered = report(Plan { capabilities: u64::MAX, ..Plan::default() }).await;
+    if layer(&offered, "pidNamespace")["inForce"] != true {
+        return;
+    }
+    for call in [libc::SYS_setns, libc::SYS_memfd_create] {
+        let report = report(with(refusing(&[(call, libc::EPERM)]))).await;
+        assert_eq!(report["tier"], offered["tier"]);
+        let pids = layer(&report, "pidNamespace");
+        assert_eq!(pids["inForce"], true);
+        let why = pids["why"].as_str().unwrap();
+        assert!(why.contains("forked are in their zygote's") && why.contains("not permitted"), "{why}");
+    }
+    let why = layer(&offered, "pidNamespace")["why"].as_str().unwrap();
+    assert!(why.starts_with("one for each worker, but for those of a tree's zygote"), "{why}");
+}
+
+#[tokio::test]
 async fn where_the_newer_way_to_a_filter_is_refused_the_older_is_taken() {
     let calls = [(libc::SYS_seccomp, libc::EACCES)];
     let report = report(with(refusing(&calls))).await;

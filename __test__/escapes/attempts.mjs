@@ -10,7 +10,7 @@
 //   control   what runs outside instead of it, where the same would take too long
 //   escaped   from what came of it (`value`, `error`, `text` of both and of what was printed, `sizes`), the stage, and its world: what got
 //             out, or nothing; absent: whether the secret of the stage is in the text
-//   uses      victims that it needs: calls of others, in the same sandbox (`sibling`) or of another tenant (`stranger`)
+//   uses      victims that it needs: calls of others, in the same sandbox (`sibling`), without packages (`neighbour`), or of another tenant (`stranger`)
 //   options   options of the executor that it is about
 //   needs     from facts about the machine and the user, why it cannot be tried here even outside; or nothing
 //   lacking   from what its control gave, why the machine has nothing to try; or nothing

@@ -12,23 +12,48 @@ const EPERM = 1;
 const ENOSYS = 38;
 /** `CLONE_NEW*` */
 const NEW_NAMESPACES = 0x7e020080;
+const NEW_PID_NAMESPACE = 0x20000000;
+const SET_SECCOMP = 22;
 
 /** Per machine: its number in filters, and those of the calls that are refused. */
 const CALLS = {
-  x64: { audit: 0xc000003e, landlock_create_ruleset: 444, unshare: 272, clone: 56, clone3: 435, setns: 308 },
-  arm64: { audit: 0xc00000b7, landlock_create_ruleset: 444, unshare: 97, clone: 220, clone3: 435, setns: 268 },
+  x64: {
+    ...{ audit: 0xc000003e, landlock_create_ruleset: 444, unshare: 272, clone: 56, clone3: 435, setns: 308 },
+    ...{ seccomp: 317, prctl: 157, setresuid: 117, pivot_root: 155 },
+  },
+  arm64: {
+    ...{ audit: 0xc00000b7, landlock_create_ruleset: 444, unshare: 97, clone: 220, clone3: 435, setns: 268 },
+    ...{ seccomp: 277, prctl: 167, setresuid: 147, pivot_root: 41 },
+  },
 };
 
-/** What each refusal is: calls, with the error they answer, and bits of the first argument without which they are let through. */
+/**
+ * What each refusal is: calls, with the error they answer, and what of the first argument makes them refused, where not all are: `bits` of
+ * which it has one, or the number that it `is`.
+ */
 const REFUSALS = {
+  /** What a filter costs by itself. */
+  nothing: [],
   landlock: [['landlock_create_ruleset', ENOSYS]],
   namespaces: [
-    ['unshare', EPERM, NEW_NAMESPACES],
-    ['clone', EPERM, NEW_NAMESPACES],
+    ['unshare', EPERM, { bits: NEW_NAMESPACES }],
+    ['clone', EPERM, { bits: NEW_NAMESPACES }],
     ['setns', EPERM],
     // Its flags are in memory, where no filter looks.
     ['clone3', ENOSYS],
   ],
+  seccomp: [
+    ['seccomp', ENOSYS],
+    ['prctl', EPERM, { is: SET_SECCOMP }],
+  ],
+  users: [['setresuid', EPERM]],
+  pids: [
+    ['unshare', EPERM, { bits: NEW_PID_NAMESPACE }],
+    ['clone', EPERM, { bits: NEW_PID_NAMESPACE }],
+    ['clone3', ENOSYS],
+  ],
+  // Without which a mount namespace has the root of all.
+  roots: [['pivot_root', EPERM]],
 };
 
 function step(code, operand, jumpIf = 0, jumpElse = 0) {
@@ -47,11 +72,11 @@ function filter(refused) {
   const answer = (value) => step(0x06, value);
   const allow = answer(0x7fff0000);
   const refuse = (errno) => answer(0x00050000 + errno);
-  const rules = refused.flatMap(([name, errno, bits]) =>
-    bits === undefined
-      ? [equal(numbers[name], 1), refuse(errno)]
-      : [equal(numbers[name], 4), load(16), step(0x45, bits, 0, 1), refuse(errno), allow]
-  );
+  const rules = refused.flatMap(([name, errno, { bits, is } = {}]) => {
+    if (bits === undefined && is === undefined) return [equal(numbers[name], 1), refuse(errno)];
+    const test = bits === undefined ? equal(is, 1) : step(0x45, bits, 0, 1);
+    return [equal(numbers[name], 4), load(16), test, refuse(errno), allow];
+  });
   return Buffer.concat([load(4), step(0x15, audit, 1, 0), allow, load(0), ...rules, allow]);
 }
 

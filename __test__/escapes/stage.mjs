@@ -315,7 +315,7 @@ class Stage {
 
   /** Lets the invited victims go; the first thing that is wrong with what they answer. */
   async settleAll() {
-    for (const name of ['sibling', 'stranger']) {
+    for (const name of ['sibling', 'neighbour', 'stranger']) {
       const victim = this.victims[name];
       if (!victim) continue;
       delete this.victims[name];
@@ -590,7 +590,7 @@ export class Real extends Stage {
     const id = newMarker();
     const marker = newMarker();
     const factory = name === 'stranger' ? this.others : this.factory;
-    const dependencies = name === 'stranger' ? { [PRIVATE_PACKAGE]: '1.0.0' } : this.dependencies;
+    const dependencies = { sibling: this.dependencies, neighbour: {}, stranger: { [PRIVATE_PACKAGE]: '1.0.0' } }[name];
     let printed = '';
     const call = factory
       .executeFunctionTool(

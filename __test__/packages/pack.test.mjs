@@ -3,9 +3,9 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { join } from 'node:path';
+import { join, posix } from 'node:path';
 import { after, before, test } from 'node:test';
 import { binariesOf, makePackages } from '../../scripts/pack.mjs';
 import { StepFailed, tool } from '../../scripts/steps.mjs';
@@ -149,6 +149,86 @@ test('publint and arethetypeswrong have nothing to say', () => {
   assert.deepEqual(problems ?? {}, {});
 });
 
+/** Links and pictures of a Markdown text, with the line of each. */
+function linksOf(text) {
+  const prose = text.replace(/^```.*?^```$/gms, (block) => block.replace(/[^\n]/g, ''));
+  const found = [
+    ...prose.matchAll(/\]\(([^)\s]+)(?: "[^"]*")?\)|<(?:a|img)[^>]* (?:href|src)="([^"]+)"|^\[[^\]]+\]: (\S+)/gm),
+  ];
+  return found.map((match) => ({
+    target: match[1] ?? match[2] ?? match[3],
+    line: prose.slice(0, match.index).split('\n').length,
+  }));
+}
+
+/** Names of the places in a Markdown text, as GitHub makes them of headings. */
+function anchorsOf(text) {
+  const headings = [...text.replace(/^```.*?^```$/gms, '').matchAll(/^#+ (.+)$/gm)];
+  return headings.map(([, words]) =>
+    words
+      .toLowerCase()
+      .replace(/[^\p{L}\p{N} _-]/gu, '')
+      .replaceAll(' ', '-')
+  );
+}
+
+test('every relative link of a packed document leads to what is packed', () => {
+  const folder = installed();
+  const files = pathsOf(main);
+  const documents = files.filter((path) => path.endsWith('.md'));
+  assert.ok(documents.length > 8, documents.join());
+  let looked = 0;
+  for (const path of documents) {
+    const text = readFileSync(join(folder, path), 'utf8');
+    for (const { target, line } of linksOf(text)) {
+      const where = `${path}:${line}: ${target}`;
+      if (/^[a-z]+:/.test(target)) continue;
+      looked += 1;
+      const [to, anchor] = target.split('#');
+      const found = to === '' ? path : posix.join(posix.dirname(path), to);
+      assert.ok(
+        files.some((one) => one === found || one.startsWith(`${found}/`)),
+        `${where} is not in the package`
+      );
+      if (!anchor) continue;
+      assert.ok(anchorsOf(readFileSync(join(folder, found), 'utf8')).includes(anchor), `${where}: no such place`);
+    }
+  }
+  assert.ok(looked > 25, `${looked} links`);
+});
+
+test('absolute links to the sources name the repository, and what is there', () => {
+  const own = /^git\+(https:.*)\.git$/.exec(main.manifest.repository.url)[1];
+  for (const path of pathsOf(main).filter((one) => one.endsWith('.md'))) {
+    for (const { target } of linksOf(readFileSync(join(installed(), path), 'utf8'))) {
+      const [, inside] = /\/native-sandbox-executor\/blob\/[^/]+\/([^#]+)/.exec(target) ?? [];
+      if (!inside) continue;
+      assert.ok(target.startsWith(`${own}/blob/main/`), `${path}: ${target}`);
+      assert.ok(existsSync(join(ROOT, inside)), `${path}: ${target}`);
+    }
+  }
+});
+
+test('scripts tell how they are used, without a stack', () => {
+  for (const script of [
+    'scripts/pack.mjs',
+    'scripts/build.mjs',
+    'scripts/publish.mjs',
+    'scripts/test.mjs',
+    'benches/run.mjs',
+  ]) {
+    const help = node([join(ROOT, script), '--help'], ROOT);
+    assert.deepEqual([help.code, help.err], [0, ''], script);
+    assert.match(help.out, /\n {2}(node |npm )|`node scripts/, script);
+    const wrong = node([join(ROOT, script), '--no-such-option'], ROOT);
+    assert.deepEqual([wrong.code, wrong.out], [2, ''], script);
+    assert.match(wrong.err, /^Unknown option '--no-such-option'/, script);
+    assert.doesNotMatch(wrong.err, /^ {4}at /m, script);
+  }
+  const target = node([join(ROOT, 'scripts/build.mjs'), '--target', 'none'], ROOT);
+  assert.deepEqual([target.code, target.err.startsWith('unknown target none; known are ')], [2, true]);
+});
+
 test('the sizes are what the documents say, and bounded', (t) => {
   assert.ok(main.unpackedSize < MAIN_MAX_BYTES, `the main package has ${main.unpackedSize} bytes`);
   if (own.debug) {
@@ -258,6 +338,45 @@ test('importing TypeScript projects find the types, with TypeScript 5 and newer'
   }
 });
 
+test('the types need neither those of Node nor those of the DOM, and take either', () => {
+  const folder = join(project, 'types');
+  emptyProject(folder, { type: 'module' });
+  const source = `import { type CallOptions, type FunctionToolConfig, type Provider, SandboxExecutorFactory } from 'native-sandbox-executor';
+    import { conformanceTests } from 'native-sandbox-executor/conformance';
+    import { swapReport } from 'native-sandbox-executor/register';
+    export const run = (config: FunctionToolConfig, call: CallOptions): Promise<unknown> =>
+      SandboxExecutorFactory.getInstance().executeFunctionTool('t', {}, config, call);
+    export const provider: Provider = { create: ({ signal }) => Promise.reject(signal.aborted satisfies boolean) };
+    export const rest: unknown = [conformanceTests({ provider }), swapReport()];`;
+  writeFileSync(join(folder, 'plain.ts'), source);
+  writeFileSync(
+    join(folder, 'signals.ts'),
+    `${source}
+    export const call: CallOptions = { signal: AbortSignal.timeout(1) };
+    export const same = (signal: AbortSignal): typeof call.signal => signal;
+    export const back = (given: CallOptions): AbortSignal | undefined => given.signal;`
+  );
+  const compilers = [
+    require.resolve('typescript/package.json', { paths: [require.resolve('@arethetypeswrong/core/package.json')] }),
+    require.resolve('typescript/package.json'),
+  ];
+  for (const [file, lib, types] of [
+    ['plain.ts', ['es2022'], []],
+    ['signals.ts', ['es2022', 'dom'], []],
+    ['signals.ts', ['es2022'], ['node']],
+  ]) {
+    const compilerOptions = {
+      ...{ target: 'es2022', module: 'nodenext', moduleResolution: 'nodenext', strict: true, noEmit: true },
+      ...{ lib, types, typeRoots: [TYPE_ROOTS], skipLibCheck: false },
+    };
+    writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: [file] }));
+    for (const manifest of compilers) {
+      const { code, out } = node([join(manifest, '..', 'bin', 'tsc'), '-p', '.'], folder);
+      assert.equal(code, 0, `${file} with ${lib} and ${types}, ${manifest}: ${out}`);
+    }
+  }
+});
+
 /** What a call says that cannot run. */
 const REFUSED = `import { SandboxExecutorFactory } from 'native-sandbox-executor';
 ${CALL.replace(".then((value) => console.log('answer', value))", '.catch(({ code, message }) => console.log(code, message))')}`;
@@ -279,6 +398,8 @@ test("without its platform's package it still imports, and its calls say what to
   assert.match(out, /^ADDON_MISSING The native addon/);
   assert.ok(out.includes(`the package ${OWN}`), out);
   assert.match(out, /with optional dependencies \(no --omit=optional/);
+  // There never was a package of WebAssembly.
+  assert.doesNotMatch(out, /wasm|wasi|npm has a bug/);
   const doctor = node([join(installed(), 'cli', 'main.mjs'), 'doctor'], project);
   assert.equal(doctor.code, 1, doctor.err);
   assert.match(doctor.out, /^✖ ADDON_MISSING The native addon/m);

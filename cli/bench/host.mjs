@@ -1,7 +1,7 @@
 // A server in the small: loads one of the two executors, makes the calls that the runner asks for, and times them.
 //
 // Lines of JSON: requests come in on stdin, answers go out on descriptor 3 (stdout is the original's for its log).
-// Arguments: the side (`ours`, `original`) and the file that has its class. Ends when stdin ends.
+// Arguments: the side (`ours`, `original`) and the file that has its class. Ends when stdin ends, with all that it started.
 
 import { tracingChannel } from 'node:diagnostics_channel';
 import { createRequire } from 'node:module';
@@ -155,7 +155,13 @@ async function serve(line) {
   out.write(`${JSON.stringify(answer)}\n`);
 }
 
-createInterface({ input: process.stdin })
-  .on('line', serve)
-  // The original's timers would hold the process.
-  .on('close', () => process.exit());
+async function end() {
+  // The original has none.
+  await surface.shutdown?.({ deadlineMs: 0 });
+  // Its timers would hold the process.
+  process.exit();
+}
+
+createInterface({ input: process.stdin }).on('line', serve).on('close', end);
+// A terminal tells all of its processes; what is to be done about it the runner decides.
+for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => {});

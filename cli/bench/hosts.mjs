@@ -19,10 +19,19 @@ const STDERR_TAIL_CHARS = 2000;
 const PASSED =
   /^(PATH|LANG|LC_.*|TZ|(https?|all|no)_proxy|NODE_EXTRA_CA_CERTS|NODE_USE_SYSTEM_CA|SSL_CERT_(FILE|DIR)|npm_config_(registry|userconfig|cafile|https_proxy|proxy))$/i;
 
-const living = new Set();
+/** Beyond this, a host that is to end at once is killed. */
+const END_LIMIT_MS = 5_000;
+
+/** By child process. */
+const living = new Map();
 process.on('exit', () => {
-  for (const child of living) child.kill('SIGKILL');
+  for (const child of living.keys()) child.kill('SIGKILL');
 });
+
+/** Ends all hosts, with all that they started, whatever they are doing. */
+export async function endHosts() {
+  await Promise.all([...living.values()].map((host) => host.stop()));
+}
 
 export class Host {
   #child;
@@ -50,7 +59,7 @@ export class Host {
       stdio: ['pipe', 'pipe', 'pipe', 'pipe'],
     });
     this.#child = child;
-    living.add(child);
+    living.set(child, this);
     for (const stream of [child.stdout, child.stderr])
       stream.setEncoding('utf8').on('data', (text) => this.#noise(text));
     child.stdin.on('error', () => {}); // told by the end of the process
@@ -81,6 +90,14 @@ export class Host {
     if (living.has(this.#child)) await this.ask('metrics').then(this.#onEnd, () => {});
     this.#child.stdin.end();
     await this.#closed;
+  }
+
+  /** Ends it without asking it anything. */
+  async stop() {
+    const limit = setTimeout(() => this.#child.kill('SIGKILL'), END_LIMIT_MS);
+    this.#child.stdin.end();
+    await this.#closed;
+    clearTimeout(limit);
   }
 
   #noise(text) {

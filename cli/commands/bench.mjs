@@ -2,25 +2,18 @@
 // working directory has it. Each side is in a host process of its own; short blocks of all sides take turns, so that a machine that
 // grows slower meanwhile does so for all.
 
-import {
-  chmodSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { availableParallelism, cpus, loadavg, tmpdir } from 'node:os';
-import { dirname, join, resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { isOriginal } from '../../lib/swap.js';
-import { Host } from '../bench/hosts.mjs';
+import { endHosts, Host } from '../bench/hosts.mjs';
 import { latencies } from '../bench/svg.mjs';
 import { rateRow, report, SIDES, timeRow } from '../bench-report.mjs';
-import { CommandError, JSON_OUTPUT, wholeNumber } from '../usage.mjs';
+import { whenInterrupted } from '../interrupt.mjs';
+import { assertWritable, write } from '../output-file.mjs';
+import { CommandError, JSON_OUTPUT, nonEmpty, wholeNumber } from '../usage.mjs';
 
 const DEFAULT_SAMPLES = 50;
 const MAX_SAMPLES = 100_000;
@@ -53,24 +46,29 @@ export const command = {
       text: `calls of each side (default: ${DEFAULT_SAMPLES})`,
       check: wholeNumber(BLOCKS, MAX_SAMPLES),
     },
-    svg: { type: 'string', value: '<file>', text: 'writes a picture of the latencies' },
+    svg: { type: 'string', value: '<file>', text: 'writes a picture of the latencies', check: nonEmpty },
     ...JSON_OUTPUT,
   },
   notes: [
     `The original is looked for as ${ORIGINALS.join(' or ')} from the working directory.`,
-    'Let the machine be quiet meanwhile. Exit code: 0, 1 when a call failed, 2 for wrong usage.',
+    'Let the machine be quiet meanwhile. Exit code: 0, 1 when a call failed or something cannot be written, 2 for wrong usage.',
   ],
   run,
 };
 
+const PICTURE = 'the picture';
+
 async function run({ samples = DEFAULT_SAMPLES, svg, json }, _positionals, terminal) {
+  const file = svg && resolve(svg);
+  const folder = process.cwd();
+  if (file) assertWritable(file, PICTURE);
   const scratch = mkdtempSync(join(tmpdir(), 'native-sandbox-executor-bench-'));
   // Workers may run under other users.
   chmodSync(scratch, 0o755);
   const remove = () => rmSync(scratch, { recursive: true, force: true, maxRetries: 5 });
   process.once('exit', remove);
-  for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => process.exit(1));
-  const original = originalFrom(process.cwd());
+  whenInterrupted(endHosts);
+  const original = originalFrom(folder);
   const load = loadavg()[0].toFixed(2);
   const { rows, about } = await terminal.progress('Measuring', () => measured(scratch, original, samples));
   const found = {
@@ -80,9 +78,9 @@ async function run({ samples = DEFAULT_SAMPLES, svg, json }, _positionals, termi
     samples,
     rows,
   };
-  if (svg) write(resolve(svg), picture(found));
   if (json) terminal.json(found);
   else terminal.out(report(found, terminal.style));
+  if (file) write(file, PICTURE, picture(found));
   return 0;
 }
 
@@ -177,15 +175,6 @@ function picture({ rows, machine, versions, start }) {
       subtitle: `Node ${versions.node.slice(1)}, ${machine.cpu}, ${machine.cores} cores; workers: ${start.rung}; tier ${start.tier}`,
     }
   );
-}
-
-function write(file, text) {
-  try {
-    mkdirSync(dirname(file), { recursive: true });
-    writeFileSync(file, text);
-  } catch ({ message }) {
-    throw new CommandError(`cannot write the picture: ${message}`);
-  }
 }
 
 /** The file of the original's executor and its version, as an `import` from a folder would find them. */

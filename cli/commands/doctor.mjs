@@ -7,6 +7,7 @@ import { promisify } from 'node:util';
 import { isolationReport, setLogger } from '../../index.js';
 import { platformArchAbi } from '../../lib/platform.js';
 import { judged, report } from '../doctor-report.mjs';
+import { interrupted } from '../interrupt.mjs';
 import { executorOptions, withExecutor } from '../session.mjs';
 import { JSON_OUTPUT, oneOf, STORE_DIR } from '../usage.mjs';
 
@@ -101,7 +102,7 @@ async function trial(executor) {
     await executor.executeFunctionTool('doctor', {}, TRIAL);
     times.push(performance.now() - callBegan);
     const { rung, counters } = executor.getMetrics();
-    if (counters.workers[rung] > 0 || performance.now() - began > RUNG_LIMIT_MS) break;
+    if ((rung && counters.workers[rung] > 0) || performance.now() - began > RUNG_LIMIT_MS) break;
   }
   return { firstMs: times[0], lastMs: times.at(-1) };
 }
@@ -119,7 +120,8 @@ async function withRegistry(npm) {
 /** What npm itself says, where no setting that an installation sees names one. */
 async function defaultRegistry([program, ...lead]) {
   try {
-    const { stdout } = await execute(program, [...lead, 'config', 'get', 'registry'], { timeout: NPM_LIMIT_MS });
+    const limits = { timeout: NPM_LIMIT_MS, signal: interrupted };
+    const { stdout } = await execute(program, [...lead, 'config', 'get', 'registry'], limits);
     return stdout.trim() || undefined;
   } catch {
     return undefined;

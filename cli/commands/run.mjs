@@ -2,12 +2,13 @@
 
 import { readFileSync } from 'node:fs';
 import { basename, extname, resolve } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { setImmediate as turn } from 'node:timers/promises';
 import { setLogger } from '../../index.js';
 import { errorLines, errorValue, resources, summaryLines, timings } from '../run-report.mjs';
 import { executorOptions, withExecutor } from '../session.mjs';
 import { harmless } from '../terminal.mjs';
-import { dependencies as named } from '../units.mjs';
+import { dependencies as named, parsedJson } from '../units.mjs';
 import { CommandError, JSON_OUTPUT, oneOf, packageSpec, positiveDuration, STORE_DIR, UsageError } from '../usage.mjs';
 
 /** Which runtime a file is for, by the end of its name. */
@@ -19,8 +20,6 @@ const RUNTIMES = {
   '.mts': 'typescript',
   '.cts': 'typescript',
 };
-
-const STDIN = 0;
 
 export const command = {
   name: 'run',
@@ -61,7 +60,7 @@ export const command = {
 
 async function run(values, [file], terminal) {
   const tool = toolOf(file);
-  const args = argumentsOf(values.args);
+  const args = argumentsOf(values.args === '-' ? await stdinText() : values.args);
   setLogger(null);
   const call = await withExecutor(executorOptions(values, resolve), (session) => {
     return called(session, { tool, args, values, terminal });
@@ -77,22 +76,30 @@ function toolOf(file) {
   const runtime = RUNTIMES[extname(file)];
   if (!runtime)
     throw new UsageError(`${file} must end in ${Object.keys(RUNTIMES).join(', ')}: that tells how to run it`);
-  return { file, runtime, source: read(file, file) };
+  return { file, runtime, source: read(file) };
 }
 
-function read(from, name) {
+function read(file) {
   try {
-    return readFileSync(from, 'utf8');
+    return readFileSync(file, 'utf8');
   } catch ({ code, message }) {
-    throw new CommandError(code === 'ENOENT' ? `there is no file ${name}` : `cannot read ${name}: ${message}`);
+    throw new CommandError(code === 'ENOENT' ? `there is no file ${file}` : `cannot read ${file}: ${message}`);
   }
 }
 
-function argumentsOf(text = '{}') {
-  const json = text === '-' ? read(STDIN, 'stdin') : text;
+/** Not at once: a signal may come while somebody types. */
+async function stdinText() {
+  try {
+    return await text(process.stdin);
+  } catch ({ message }) {
+    throw new CommandError(`cannot read stdin: ${message}`);
+  }
+}
+
+function argumentsOf(json = '{}') {
   let value;
   try {
-    value = JSON.parse(json);
+    value = parsedJson(json);
   } catch ({ message }) {
     throw new UsageError(`--args must be JSON (${message}), for example --args '{"a":1}'`);
   }

@@ -1,17 +1,21 @@
 // `store`: what is installed on this machine, for people who look after it and for those who make images.
 
-import { readFileSync } from 'node:fs';
-import { resolve } from 'node:path';
+import { existsSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
 import { setLogger } from '../../index.js';
 import { executorOptions, withExecutor } from '../session.mjs';
-import { listing, pruning } from '../store-report.mjs';
+import { absent, listing, pruning } from '../store-report.mjs';
 import { harmless } from '../terminal.mjs';
-import { dependencies as named } from '../units.mjs';
+import { dependencies as named, parsedJson } from '../units.mjs';
 import { CommandError, duration, JSON_OUTPUT, STORE_DIR, size, UsageError } from '../usage.mjs';
 
 const LS = 'store ls [--store-dir <folder>] [--json]';
 const PRUNE = 'store prune (--max-size <size> | --older-than <time> | --all) [--store-dir <folder>] [--json]';
 const WARM = 'store warm <deps.json> [--store-dir <folder>] [--json]';
+
+/** What a prune answers where there is no store. */
+const NOTHING_PRUNED = { useless: 0, evicted: 0, inUse: 0, freedBytes: 0, trees: 0, bytes: 0 };
 
 const COMMON = { ...STORE_DIR, ...JSON_OUTPUT };
 
@@ -58,18 +62,16 @@ export const subcommands = {
     ],
     run: warm,
   },
-  /** Where none of them is named. */
-  all: {
-    name: 'store',
-    summary: 'Lists, shrinks and fills the store of installed dependencies.',
-    usage: [LS, PRUNE, WARM],
-    options: {},
-    positionals: ['ls, prune or warm'],
-    notes: ['native-sandbox-executor store ls --help, and so on, tell more.'],
-    run: () => {
-      throw new UsageError('store takes ls, prune or warm');
-    },
-  },
+};
+
+/** Where none of them is named. */
+export const all = {
+  name: 'store',
+  summary: 'Lists, shrinks and fills the store of installed dependencies.',
+  usage: [LS, PRUNE, WARM],
+  options: {},
+  positionals: ['ls, prune or warm'],
+  notes: ['native-sandbox-executor store ls --help, and so on, tell more.'],
 };
 
 function withStore(values, act) {
@@ -84,11 +86,30 @@ function withStore(values, act) {
   });
 }
 
-async function ls(values, _positionals, terminal) {
-  const found = await withStore(values, (session) => session.maintain({ task: 'trees' }));
-  if (values.json) terminal.json(found);
-  else terminal.out(listing(found, Date.now(), terminal.style));
+/** Does a task in the store of `values`, if there is one: to look for it must not make it. Gives what came of it, and where it is looked for. */
+function inStore(values, task) {
+  return withStore(values, async (session) => {
+    const settings = await session.maintain({ task: 'settings' });
+    const base = settings.find(({ option }) => option === 'storeDir').value ?? tmpdir();
+    return existsSync(join(base, rootName())) ? { base, found: await session.maintain(task) } : { base };
+  });
+}
+
+function tell({ base, found }, { values, nothing, text }, terminal) {
+  if (values.json) terminal.json(found ?? nothing);
+  else terminal.out(found ? text(found) : absent(base));
   return 0;
+}
+
+/** As `src/store/root.rs` names it. */
+function rootName() {
+  return ['native-sandbox-executor', process.geteuid?.()].filter((part) => part !== undefined).join('-');
+}
+
+async function ls(values, _positionals, terminal) {
+  const nothing = { root: null, trees: [] };
+  const text = (found) => listing(found, Date.now(), terminal.style);
+  return tell(await inStore(values, { task: 'trees' }), { values, nothing, text }, terminal);
 }
 
 async function prune(values, _positionals, terminal) {
@@ -101,10 +122,7 @@ async function prune(values, _positionals, terminal) {
   }
   const measures = { ...(unusedForMs !== undefined && { unusedForMs }), ...(maxBytes !== undefined && { maxBytes }) };
   const task = { task: 'prune', ...(all ? { maxBytes: 0 } : measures) };
-  const pruned = await withStore(values, (session) => session.maintain(task));
-  if (values.json) terminal.json(pruned);
-  else terminal.out(pruning(pruned));
-  return 0;
+  return tell(await inStore(values, task), { values, nothing: NOTHING_PRUNED, text: pruning }, terminal);
 }
 
 async function warm(values, [file], terminal) {
@@ -124,7 +142,7 @@ async function warm(values, [file], terminal) {
 function setsIn(file) {
   let value;
   try {
-    value = JSON.parse(readFileSync(file, 'utf8'));
+    value = parsedJson(readFileSync(file, 'utf8'));
   } catch ({ code, message }) {
     throw new CommandError(code === 'ENOENT' ? `there is no file ${file}` : `cannot read ${file}: ${message}`);
   }

@@ -89,7 +89,7 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
                 mounts::bring_proc(root).map_err(at(Step::Root))?;
             }
             mounts::enter(root).map_err(at(Step::Root))?;
-        } else if is_nested {
+        } else if is_nested || plan.born_nested {
             mounts::own_proc(c"").map_err(at(Step::Proc))?;
         }
         // The bounding set needs a capability to be shrunk, so it goes before the user changes.
@@ -102,6 +102,10 @@ pub unsafe fn apply(plan: &Plan) -> Result<(), Failed> {
             }
         }
         drop_capabilities(plan.capabilities).map_err(at(Step::Capabilities))?;
+        if plan.namespaces & libc::CLONE_NEWUSER.cast_unsigned() != 0 {
+            // The programs of root have them anyway.
+            keep_over_exec(plan.capabilities).map_err(at(Step::Capabilities))?;
+        }
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).map_err(at(Step::NoNewPrivileges))?;
         if let Some(domain) = plan.landlock.as_ref().filter(|domain| !domain.is_empty()) {
             enter(domain).map_err(at(Step::Landlock))?;
@@ -238,6 +242,28 @@ pub(crate) unsafe fn drop_capabilities(kept: u64) -> Result<(), c_int> {
             other => other,
         }
     }
+}
+
+/// Lets the next program have capabilities that this process has, and keep them: in a user namespace of its own, where it is not
+/// root.
+unsafe fn keep_over_exec(kept: u64) -> Result<(), c_int> {
+    let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
+    let mut data = [CapabilityData { effective: 0, permitted: 0, inheritable: 0 }; 2];
+    if kept == 0 {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe {
+        check_long(libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()))?;
+        for word in &mut data {
+            word.inheritable = word.permitted;
+        }
+        check_long(libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()))?;
+        for capability in (0..CAPABILITIES_END).filter(|number| kept & (1 << number) != 0) {
+            check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, capability, 0, 0))?;
+        }
+    }
+    Ok(())
 }
 
 unsafe fn enter(domain: &Domain) -> Result<(), c_int> {
@@ -427,7 +453,7 @@ mod tests {
     #[test]
     fn a_keeper_ends_as_what_it_keeps() {
         // SAFETY: take no memory.
-        let code = status_of(kept(|| unsafe { libc::_exit(if libc::getpid() == 2 { 7 } else { 8 }) }));
+        let code = status_of(kept(|| unsafe { libc::_exit(if libc::getpid() == 3 { 7 } else { 8 }) }));
         if libc::WEXITSTATUS(code) == REFUSED {
             return;
         }

@@ -7,7 +7,7 @@ use std::ffi::CString;
 use crate::plan::{Domain, Instruction, Plan, Rule};
 
 /// Raised with every change to the layout.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// The most bytes a plan may take. Fits into a packet of the launcher and of a zygote with room for the rest.
 pub const MAX_PLAN_BYTES: usize = 48 * 1024;
@@ -35,6 +35,7 @@ impl Plan {
     pub fn encode(&self) -> Result<Vec<u8>, Malformed> {
         let mut bytes = vec![VERSION];
         put32(&mut bytes, self.namespaces);
+        bytes.push(u8::from(self.born_nested));
         let root = self.root.as_ref().map_or(&b""[..], |root| root.to_bytes());
         put_count(&mut bytes, root.len(), MAX_PLAN_BYTES)?;
         bytes.extend_from_slice(root);
@@ -73,6 +74,7 @@ impl Plan {
             return Err(Malformed);
         }
         let namespaces = reader.u32()?;
+        let born_nested = reader.flag()?;
         let root = Some(reader.text()?).filter(|root| !root.is_empty());
         let has_identity = reader.flag()?;
         let identity = reader.u32()?;
@@ -87,6 +89,7 @@ impl Plan {
         }
         Ok(Self {
             namespaces,
+            born_nested,
             root,
             identity: has_identity.then_some(identity),
             tasks: has_tasks.then_some(tasks),
@@ -181,6 +184,7 @@ mod tests {
     fn full() -> Plan {
         Plan {
             namespaces: 7,
+            born_nested: true,
             root: Some(c"/tmp/root".into()),
             identity: Some(1_879_048_192),
             tasks: Some(300),

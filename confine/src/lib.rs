@@ -10,6 +10,10 @@
 mod apply;
 mod bytes;
 #[cfg(target_os = "linux")]
+mod cradle;
+#[cfg(target_os = "linux")]
+mod init;
+#[cfg(target_os = "linux")]
 mod mounts;
 #[cfg(target_os = "linux")]
 mod pids;
@@ -18,6 +22,8 @@ mod plan;
 #[cfg(target_os = "linux")]
 pub use apply::{Failed, apply, set_limit};
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
+#[cfg(target_os = "linux")]
+pub use cradle::{Cradle, FIRST_CHILD, dismiss};
 #[cfg(target_os = "linux")]
 pub use pids::nest;
 pub use plan::{Domain, Instruction, Plan, Rule, Step};

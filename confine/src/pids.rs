@@ -1,13 +1,17 @@
 //! A PID namespace of one's own. As in `apply.rs`, nothing is allocated.
 //!
 //! The process that asks for one becomes the *keeper*: it stays in the namespace it is in, waits, and ends as the
-//! confined process does. Its first child is the *init* of the new namespace; with it everything in there ends. Its second
+//! confined process does. Its first child is the *init* of the new namespace; with it everything in there ends. Another
 //! child goes on to be confined: the first process of a namespace is deaf to its own signals, so that one is none for programs.
 //!
 //! ```text
 //! parent ── keeper ─┬─ init (1)
-//!                   └─ confined (2) ── whatever it starts; what it leaves becomes init's
+//!                   └─ confined (3, or 4) ── whatever it starts; what it leaves becomes init's
 //! ```
+//!
+//! The confined process has another number than the process that it is a copy of, and than those have that it forks into
+//! namespaces of their own ([`FIRST_CHILD`]): by its number a library knows that it was forked. OpenSSL would give the same
+//! random numbers in each copy.
 //!
 //! The keeper dies with its parent, and init with the keeper, unless the keeper said that the confined process has ended: then
 //! init goes on for as long as something is left, or until the keeper's parent, whose child it then is, ends or kills it.
@@ -19,8 +23,12 @@ use std::{
 
 use crate::{
     apply::{Failed, check, check_long, drop_capabilities, errno, leave_namespaces},
+    cradle::FIRST_CHILD,
     plan::{Plan, Step},
 };
+
+/// The number of a confined process, unless its parent has that.
+const CONFINED: c_int = FIRST_CHILD + 1;
 
 /// Names that `ps` shows; 15 bytes at most.
 const KEEPER: &std::ffi::CStr = c"sandbox-keeper";
@@ -53,8 +61,8 @@ pub unsafe fn nest(plan: &Plan) -> Result<(), Failed> {
     // SAFETY: system calls on locals; each descriptor made here is closed here, in each of the three.
     unsafe {
         // Asked for here: what is in another namespace cannot be named from inside.
-        let parent =
-            check_long(libc::syscall(libc::SYS_pidfd_open, libc::getppid(), 0)).map_err(at(Step::Init))?;
+        let above = libc::getppid();
+        let parent = check_long(libc::syscall(libc::SYS_pidfd_open, above, 0)).map_err(at(Step::Init))?;
         // Newer than the other (Linux 5.9), and a failure could not be told later.
         let close_none = libc::syscall(libc::SYS_close_range, c_uint::MAX, c_uint::MAX, 0);
         check_long(close_none).map_err(at(Step::Init))?;
@@ -67,6 +75,10 @@ pub unsafe fn nest(plan: &Plan) -> Result<(), Failed> {
         if init == 0 {
             be_init(link[1], parent);
         }
+        pass_over().map_err(at(Step::Init))?;
+        if above == CONFINED {
+            pass_over().map_err(at(Step::Init))?;
+        }
         let confined = libc::fork();
         // Init ends by itself, as its link does with this process.
         check(confined).map_err(at(Step::Init))?;
@@ -76,6 +88,20 @@ pub unsafe fn nest(plan: &Plan) -> Result<(), Failed> {
         for mine in [link[0], link[1], parent] {
             libc::close(mine);
         }
+    }
+    Ok(())
+}
+
+/// Uses up a number of the new namespace.
+unsafe fn pass_over() -> Result<(), c_int> {
+    // SAFETY: the child ends at once.
+    unsafe {
+        let child = libc::fork();
+        check(child)?;
+        if child == 0 {
+            libc::_exit(0);
+        }
+        wait_for(child);
     }
     Ok(())
 }
@@ -192,7 +218,7 @@ unsafe fn own_only(fds: [c_int; 3]) {
     }
 }
 
-unsafe fn wait_for(child: c_int) -> c_int {
+pub(crate) unsafe fn wait_for(child: c_int) -> c_int {
     let mut status = 0;
     // SAFETY: a pointer to a local.
     unsafe { while libc::waitpid(child, &raw mut status, libc::__WALL) < 0 && errno() == libc::EINTR {} }

@@ -9,6 +9,9 @@ pub struct Plan {
     /// are, and are the only ones. With a PID namespace there is a `/proc` of one's own, so a mount namespace has to be
     /// among them.
     pub namespaces: u32,
+    /// The process is forked into a PID namespace that its parent made for it, and so has nothing to leave, but mounts a
+    /// `/proc` of it. Needs a mount namespace.
+    pub born_nested: bool,
     /// An empty folder to build a root of one's own at, of nothing but what the rules of the domain name and `/proc`:
     /// read-only, but for what the rules let be written. Needs a mount namespace and a domain.
     pub root: Option<CString>,

@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, CString, c_int, c_long};
 
+use native_sandbox_confine::{self as confine, Cradle, FIRST_CHILD, Plan};
 use native_sandbox_protocol::trial::{Attempt, Outcomes, Trial};
 
 /// The first process of a PID namespace.
@@ -16,9 +17,14 @@ const NAMESPACE_INIT: i32 = 1;
 /// Only in a forked child of the launcher: what is let through (a new namespace) changes the process.
 pub(crate) unsafe fn run(trial: &Trial) -> ! {
     let mut outcomes = Outcomes::default();
-    for attempt in Attempt::ALL {
+    if let Some(worker) = &trial.worker {
         // SAFETY: the caller's promise.
-        outcomes.set(attempt, unsafe { outcome(attempt, trial) });
+        outcomes.set(Attempt::Sibling, unsafe { siblings(worker) });
+    } else {
+        for attempt in Attempt::ALL {
+            // SAFETY: the caller's promise.
+            outcomes.set(attempt, unsafe { outcome(attempt, trial) });
+        }
     }
     let text = outcomes.encode();
     // SAFETY: reads the text, which fits into an empty pipe whole; the process ends without running anything of the
@@ -61,7 +67,70 @@ unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
             Attempt::IpcNamespace => inode(c"/proc/self/ns/ipc"),
             Attempt::UtsNamespace => inode(c"/proc/self/ns/uts"),
             Attempt::PidNamespace => inode(c"/proc/self/ns/pid"),
+            // Not a worker's to try.
+            Attempt::Sibling => 0,
         }
+    }
+}
+
+/// What comes of a signal between two children that are forked into PID namespaces of their own, the second under the plan of a
+/// worker. Inits and children end with this process.
+unsafe fn siblings(worker: &[u8]) -> u64 {
+    let refused = |errno: c_int| u64::from(errno.unsigned_abs());
+    let Ok(plan) = Plan::decode(worker) else { return refused(libc::EINVAL) };
+    // SAFETY: system calls on locals; the children go on in here and end.
+    unsafe {
+        let mut cradle = match Cradle::new() {
+            Ok(cradle) => cradle,
+            Err(errno) => return refused(errno),
+        };
+        if let Err(errno) = cradle.prepare() {
+            return refused(errno);
+        }
+        let victim = libc::fork();
+        if victim == 0 {
+            libc::pause();
+            libc::_exit(0);
+        }
+        cradle.leave();
+        if victim < 0 {
+            return errno_of(-1);
+        }
+        if let Err(errno) = cradle.prepare() {
+            return refused(errno);
+        }
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(try_sibling(&plan, victim));
+        }
+        cradle.leave();
+        let mut status = 0;
+        // That it is there to be found.
+        if child < 0 || libc::kill(victim, 0) != 0 || libc::waitpid(child, &raw mut status, 0) != child {
+            return errno_of(-1);
+        }
+        if libc::WIFEXITED(status) { refused(libc::WEXITSTATUS(status)) } else { refused(libc::EIO) }
+    }
+}
+
+/// In a worker: an errno.
+unsafe fn try_sibling(plan: &Plan, victim: c_int) -> c_int {
+    // SAFETY: takes no memory; this child has one thread.
+    unsafe {
+        if libc::getpid() != FIRST_CHILD {
+            return libc::EPERM;
+        }
+        if let Err(failed) = confine::apply(plan) {
+            return failed.errno;
+        }
+        // By the number that it has outside, and whoever there is.
+        for number in [victim, -1] {
+            let found = if libc::kill(number, 0) == 0 { 0 } else { *libc::__errno_location() };
+            if found != libc::ESRCH {
+                return found;
+            }
+        }
+        libc::ESRCH
     }
 }
 

@@ -11,6 +11,8 @@ pub struct Trial {
     pub canary: Vec<u8>,
     /// A process that is not the child's. In a PID namespace, which has no such, the first one of that namespace is taken.
     pub victim: i32,
+    /// The encoded plan of a worker: then the child is as a base zygote is, and tries one thing only, [`Attempt::Sibling`].
+    pub worker: Option<Vec<u8>>,
 }
 
 /// One thing to try. Those that are no attempt but a question answer with what they found.
@@ -46,11 +48,14 @@ pub enum Attempt {
     UtsNamespace,
     /// The inode of the own namespace of processes.
     PidNamespace,
+    /// A signal from a worker that was forked into a PID namespace of its own to one in another: `ESRCH` if it is not seen.
+    /// `EPERM` where such a namespace can't be had.
+    Sibling,
 }
 
 impl Attempt {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Read,
         Self::Write,
         Self::Environment,
@@ -66,6 +71,7 @@ impl Attempt {
         Self::IpcNamespace,
         Self::UtsNamespace,
         Self::PidNamespace,
+        Self::Sibling,
     ];
 }
 

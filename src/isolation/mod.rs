@@ -22,7 +22,7 @@ mod snapshot;
 mod survey;
 
 #[cfg(target_os = "linux")]
-pub use policy::{Offered, Places, Policy, Run};
+pub use policy::{Offered, Places, Policy, Run, Zygote};
 pub use report::{Layer, Report};
 pub use shield::{Ground, Shield};
 #[cfg(target_os = "linux")]

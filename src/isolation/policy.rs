@@ -35,8 +35,9 @@ const SYS_ADMIN: u32 = 21;
 /// nobody's code, and its children drop all of it before they do.
 const OF_A_BASE: u64 = 1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
 
-/// And where they get PID namespaces of their own, which only root's may be made with: in a user namespace everybody may.
-const OF_A_BASE_OF_NAMESPACES: u64 = 1 << SYS_ADMIN;
+/// And where they get PID namespaces of their own, or are forked into such: of its own user namespace where it has one. With the
+/// second, its children give up the bounding set.
+const OF_A_BASE_OF_NAMESPACES: u64 = 1 << SYS_ADMIN | 1 << SETPCAP;
 
 /// What npm's first phase keeps, in which nobody's code runs: its cache may belong to another user than root.
 const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
@@ -68,6 +69,8 @@ pub struct Offered {
     pub mounts: bool,
     /// And of processes, with a `/proc` of one's own.
     pub pids: bool,
+    /// And such a one for each worker that is forked by a base zygote.
+    pub worker_pids: bool,
     /// They are to be had in a user namespace only: the host is not root.
     pub only_in_user_namespaces: bool,
 }
@@ -163,6 +166,15 @@ impl Hash for Derived {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
+/// The zygote that a worker is forked by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Zygote {
+    /// A base, which has loaded nobody's code.
+    Base,
+    /// That of one tree.
+    OfTree,
+}
+
 /// Whose children a plan is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Born {
@@ -185,8 +197,13 @@ impl Policy {
     }
 
     /// A worker that a zygote forks. What its zygote is under counts on.
-    pub fn forked_worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
-        self.of_worker(Born::Forked, user, run, tree)
+    pub fn forked_worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>, by: Zygote) -> Plan {
+        let plan = self.of_worker(Born::Forked, user, run, tree);
+        if by == Zygote::OfTree || !self.has_worker_pids() {
+            return plan;
+        }
+        // Its number in a `/proc` is not that of its zygote's namespace.
+        Plan { born_nested: true, namespaces: MOUNT_NAMESPACE, ..plan }
     }
 
     fn of_worker(&self, born: Born, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
@@ -225,7 +242,9 @@ impl Policy {
             own_proc: 0,
             ..domain
         });
-        let admin = if self.offered.only_in_user_namespaces { 0 } else { OF_A_BASE_OF_NAMESPACES };
+        // In a user namespace everybody may make another one.
+        let needed = !self.offered.only_in_user_namespaces || self.has_worker_pids();
+        let admin = if needed { OF_A_BASE_OF_NAMESPACES } else { 0 };
         let filter = seccomp::with_nesting(self.terms());
         let seccomp = if self.offered.seccomp { seccomp::compile(&filter) } else { Vec::new() };
         Plan { landlock: domain, capabilities: users | admin, seccomp, ..plan }
@@ -307,6 +326,10 @@ impl Policy {
         self.offered.pids && self.has_root()
     }
 
+    fn has_worker_pids(&self) -> bool {
+        self.offered.worker_pids && self.has_pids()
+    }
+
     fn namespaces(&self, terms: Terms) -> u32 {
         if !self.offered.namespaces {
             return 0;
@@ -351,6 +374,7 @@ impl Policy {
             tasks: user.filter(|_| private_users).map(|_| self.tasks),
             capabilities,
             landlock: (abi > 0).then_some(domain),
+            born_nested: false,
             seccomp: if filter { seccomp::compile(&rules) } else { Vec::new() },
         }
     }
@@ -416,6 +440,7 @@ mod tests {
                 namespaces: true,
                 mounts: true,
                 pids: true,
+                worker_pids: true,
                 only_in_user_namespaces: !private_users,
             },
             Places {
@@ -444,8 +469,9 @@ mod tests {
 
     fn shown(plan: &Plan) -> String {
         let mut text = format!(
-            "  namespaces {:#x}, root {:?}, user {:?} (threads {:?}), capabilities {:#x}, filter {}\n",
+            "  namespaces {:#x}{}, root {:?}, user {:?} (threads {:?}), capabilities {:#x}, filter {}\n",
             plan.namespaces,
+            if plan.born_nested { " (born nested)" } else { "" },
             plan.root,
             plan.identity,
             plan.tasks,
@@ -488,7 +514,11 @@ mod tests {
             for (kind, plan) in [
                 ("worker", policy.worker(user, run(&own), Some(tree))),
                 ("base zygote", policy.base_zygote()),
-                ("forked worker", policy.forked_worker(user, run(&own), None)),
+                ("forked worker", policy.forked_worker(user, run(&own), None, Zygote::Base)),
+                (
+                    "forked worker of a tree",
+                    policy.forked_worker(user, run(&own), Some(tree), Zygote::OfTree),
+                ),
                 (
                     "dependent zygote",
                     policy.dependent_zygote(user, tree, Path::new("/tmp/store/hosts/1/runs/z")),
@@ -532,7 +562,8 @@ mod tests {
         let own = own();
         for policy in [policy(true, Network::Open), policy(false, Network::None)] {
             let whole = policy.worker(None, run(&own), None).seccomp.len();
-            let rest = policy.forked_worker(None, run(&own), None).seccomp;
+            let rest = policy.forked_worker(None, run(&own), None, Zygote::Base).seccomp;
+            assert_eq!(rest, policy.forked_worker(None, run(&own), None, Zygote::OfTree).seccomp);
             assert_eq!(rest, policy.dependent_zygote(None, Path::new("/t"), Path::new("/r")).seccomp);
             assert!(!rest.is_empty() && policy.base_zygote().seccomp.len() < whole);
         }
@@ -544,7 +575,7 @@ mod tests {
         let policy = policy(true, Network::Open);
         for plan in [
             policy.worker(Some(1), run(&own), None),
-            policy.forked_worker(Some(1), run(&own), None),
+            policy.forked_worker(Some(1), run(&own), None, Zygote::Base),
             policy.dependent_zygote(Some(1), Path::new("/t"), Path::new("/r")),
             policy.npm_rebuild(Some(1), &NpmPlaces::default()),
         ] {

@@ -293,7 +293,7 @@ pub(super) fn rules(terms: Terms) -> Vec<Rule> {
 }
 
 /// What a zygote needs to give its children namespaces and a `/proc` of their own.
-const NESTING: &[c_long] = &[libc::SYS_unshare, libc::SYS_mount];
+const NESTING: &[c_long] = &[libc::SYS_unshare, libc::SYS_setns, libc::SYS_mount];
 
 /// The table without what nesting needs: for a process that runs nobody's code, and whose children are all put under
 /// [`without_nesting`].
@@ -533,7 +533,7 @@ mod tests {
     fn a_base_and_its_children_have_the_whole_table_between_them() {
         let names = |rules: Vec<Rule>| rules.iter().map(|rule| rule.name).collect::<Vec<_>>();
         let (base, rest) = (names(with_nesting(OPEN)), names(without_nesting(OPEN)));
-        assert_eq!(rest, ["SYS_mount", "SYS_unshare"]);
+        assert_eq!(rest, ["SYS_mount", "SYS_unshare", "SYS_setns"]);
         assert_eq!(base.len() + rest.len(), rules(OPEN).len());
         assert!(!base.iter().any(|name| rest.contains(name)));
     }

@@ -9,7 +9,7 @@ use super::report::{Layer, Report};
 use super::{NpmPlaces, identity};
 #[cfg(target_os = "linux")]
 use super::{
-    policy::{Places, Policy, Run},
+    policy::{Places, Policy, Run, Zygote},
     report::{Layer, Report},
     survey::Survey,
 };
@@ -94,8 +94,9 @@ impl Shield {
         user: Option<u32>,
         run: &RunFolder,
         tree: Option<&Path>,
+        by: Zygote,
     ) -> Option<Arc<Plan>> {
-        self.of_run(run, |policy, run| policy.forked_worker(user, run, tree))
+        self.of_run(run, |policy, run| policy.forked_worker(user, run, tree, by))
     }
 
     /// See [`Policy::base_zygote`].

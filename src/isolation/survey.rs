@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
+use native_sandbox_confine::Plan;
 use native_sandbox_protocol::trial::{Attempt, Outcomes, Trial};
 use tokio::io::AsyncReadExt;
 
 use super::{
     identity,
-    policy::{Offered, Places, Policy, Run},
+    policy::{Offered, Places, Policy, Run, Zygote},
     report::Layer,
 };
 use crate::{
@@ -50,6 +51,7 @@ pub struct Survey {
     pub(super) no_namespaces: Option<String>,
     pub(super) no_mounts: Option<String>,
     pub(super) no_pids: Option<String>,
+    pub(super) no_worker_pids: Option<String>,
     /// Why nothing could be tried at all.
     pub(super) no_trial: Option<String>,
     /// The inodes of the host's namespaces: network, shared memory, names, processes.
@@ -78,6 +80,7 @@ impl Survey {
                 Err(reason) => return survey.given_up(reason),
             }
         }
+        survey.try_siblings(spawner, &folder).await;
         let _ = tokio::task::spawn_blocking(move || drop(folder)).await;
         survey
     }
@@ -102,6 +105,7 @@ impl Survey {
                 namespaces: true,
                 mounts: true,
                 pids: true,
+                worker_pids: true,
                 only_in_user_namespaces: !rustix::process::geteuid().is_root(),
             },
             no_landlock,
@@ -176,38 +180,76 @@ impl Survey {
         folder: &Folder,
         network: Network,
     ) -> Result<Outcomes, Refused> {
-        let own = [folder.own.as_path(), folder.own.as_path()];
+        let (policy, user) = (self.policy(folder, network), drawn()?);
+        let plan = policy.worker(Some(user), folder.run(), None);
+        tried(spawner, plan, folder.trial(None)).await
+    }
+
+    /// Whether a base zygote can give each of its workers a PID namespace: by a child that is as a base zygote is.
+    async fn try_siblings(&mut self, spawner: &dyn Spawner, folder: &Folder) {
+        if !self.offered.pids {
+            self.offered.worker_pids = false;
+            return;
+        }
+        let found = self.attempt_siblings(spawner, folder).await;
+        let why = match found {
+            Ok(outcomes) => match i32::try_from(outcomes.get(Attempt::Sibling)).unwrap_or(0) {
+                libc::ESRCH => return,
+                0 => "one worker reached another".to_owned(),
+                errno => io::Error::from_raw_os_error(errno).to_string(),
+            },
+            Err(Refused::Step(step, error)) => format!("{step}: {error}"),
+            Err(Refused::Other(reason)) => reason,
+        };
+        self.offered.worker_pids = false;
+        self.no_worker_pids = Some(why);
+    }
+
+    async fn attempt_siblings(&self, spawner: &dyn Spawner, folder: &Folder) -> Result<Outcomes, Refused> {
+        let (policy, user) = (self.policy(folder, Network::Open), drawn()?);
+        let worker = policy.forked_worker(Some(user), folder.run(), None, Zygote::Base);
+        let worker = worker.encode().map_err(|error| Refused::Other(error.to_string()))?;
+        tried(spawner, policy.base_zygote(), folder.trial(Some(worker))).await
+    }
+
+    fn policy(&self, folder: &Folder, network: Network) -> Policy {
         let places = Places {
             node: "/dev/null".into(),
             scripts: folder.own.clone(),
+            library: folder.own.clone(),
+            runs: folder.own.clone(),
             root: folder.root.clone(),
             ..Places::default()
         };
-        let policy = Policy::new(self.offered, places, network, TRIAL_TASKS);
-        let user = identity::draw().map_err(|error| Refused::Other(error.to_string()))?;
-        let plan = policy.worker(Some(user), Run { dir: &folder.own, own }, None);
-        let victim = i32::try_from(std::process::id()).unwrap_or(1);
-        let canary = std::os::unix::ffi::OsStringExt::into_vec(folder.canary.clone().into_os_string());
-        let command = Command {
-            program: "trial".into(),
-            cwd: "/".into(),
-            confinement: Some(Arc::new(plan)),
-            trial: Some(Trial { canary, victim }),
-            ..Command::default()
-        };
-        let mut started = spawner.spawn(command).await.map_err(|error| match error {
-            SpawnError::Step { step, source, .. } => Refused::Step(step, source),
-            other => Refused::Other(other.to_string()),
-        })?;
-        let mut text = String::new();
-        let mut stdout = (&mut started.stdout).take(MAX_OUTCOME_BYTES);
-        match tokio::time::timeout(TRIAL_LIMIT, stdout.read_to_string(&mut text)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(Refused::Other(error.to_string())),
-            Err(_) => return Err(Refused::Other("a trial did not end".to_owned())),
-        }
-        Outcomes::decode(&text).ok_or_else(|| Refused::Other("a trial ended early".to_owned()))
+        Policy::new(self.offered, places, network, TRIAL_TASKS)
     }
+}
+
+fn drawn() -> Result<u32, Refused> {
+    identity::draw().map_err(|error| Refused::Other(error.to_string()))
+}
+
+/// What a child under this plan tells.
+async fn tried(spawner: &dyn Spawner, plan: Plan, trial: Trial) -> Result<Outcomes, Refused> {
+    let command = Command {
+        program: "trial".into(),
+        cwd: "/".into(),
+        confinement: Some(Arc::new(plan)),
+        trial: Some(trial),
+        ..Command::default()
+    };
+    let mut started = spawner.spawn(command).await.map_err(|error| match error {
+        SpawnError::Step { step, source, .. } => Refused::Step(step, source),
+        other => Refused::Other(other.to_string()),
+    })?;
+    let mut text = String::new();
+    let mut stdout = (&mut started.stdout).take(MAX_OUTCOME_BYTES);
+    match tokio::time::timeout(TRIAL_LIMIT, stdout.read_to_string(&mut text)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => return Err(Refused::Other(error.to_string())),
+        Err(_) => return Err(Refused::Other("a trial did not end".to_owned())),
+    }
+    Outcomes::decode(&text).ok_or_else(|| Refused::Other("a trial ended early".to_owned()))
 }
 
 enum Refused {
@@ -238,6 +280,15 @@ impl Folder {
         fs::create_dir(&folder.own)?;
         fs::create_dir(&folder.root)?;
         Ok(folder)
+    }
+
+    fn run(&self) -> Run<'_> {
+        Run { dir: &self.own, own: [&self.own, &self.own] }
+    }
+
+    fn trial(&self, worker: Option<Vec<u8>>) -> Trial {
+        let canary = std::os::unix::ffi::OsStringExt::into_vec(self.canary.clone().into_os_string());
+        Trial { canary, victim: i32::try_from(std::process::id()).unwrap_or(1), worker }
     }
 }
 
@@ -345,9 +396,15 @@ impl Survey {
         let why = match (refused.into_iter().flatten().next(), self.open) {
             (Some(why), _) => why.clone(),
             (None, Some(open)) if open.get(Attempt::PidNamespace) != self.namespaces[3] => {
-                return Layer::on("pidNamespace", Tier::Isolated).but(
-                    "one for each worker that is started; one for all workers of a zygote that are forked, and one for each tree's zygote",
+                let how_far = self.no_worker_pids.as_ref().map_or_else(
+                    || "one for each worker, but for those of a tree's zygote, which are in that zygote's".to_owned(),
+                    |why| {
+                        format!(
+                            "one for each worker that is started; those that are forked are in their zygote's, as it cannot give each one of its own here: {why}"
+                        )
+                    },
                 );
+                return Layer::on("pidNamespace", Tier::Isolated).but(how_far);
             }
             _ => "a trial had the host's".to_owned(),
         };

@@ -24,6 +24,7 @@ use super::{
     stock::{Forge, Stock},
 };
 use crate::{
+    isolation::Zygote,
     log::NATIVE,
     process::{
         BoxFuture, Command, Spawner,
@@ -136,7 +137,8 @@ impl Makings {
         };
         let modules = tree.map(node_modules);
         let run = self.runs.create(modules.as_deref(), owner).map_err(|error| failed(error.to_string()))?;
-        let plan = shield.forked_worker(new_user, &run, tree);
+        let by = if self.tree.is_some() { Zygote::OfTree } else { Zygote::Base };
+        let plan = shield.forked_worker(new_user, &run, tree, by);
         let started = self.client.fork_worker(plan.as_deref()).await;
         let started = started.map_err(|error| failed(error.to_string()))?;
         Ok(Worker { rung: Rung::Zygote, started, run: Some(run) })

@@ -95,7 +95,7 @@ const ROOT_FOLDERS: [(&str, Access); 5] = [
 pub enum StoreError {
     /// The base folder itself cannot be used.
     #[error(
-        "cannot use the temp folder {path}: {source}; free or repair it, or set the storeDir option \
+        "cannot use the folder {path} for the store: {source}; free or repair it, or set the storeDir option \
          (AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR) to a folder that this user can write"
     )]
     Base {
@@ -106,7 +106,7 @@ pub enum StoreError {
     },
     /// The store's folder exists, but somebody else could control what is in it.
     #[error(
-        "refusing to use {path} in the temp folder: {reason}; remove it, or set the storeDir option \
+        "refusing to use {path} for the store: {reason}; remove it, or set the storeDir option \
          (AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR) to another folder"
     )]
     Refused {

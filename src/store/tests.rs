@@ -540,7 +540,7 @@ fn a_planted_symlink_is_refused() {
     std::os::unix::fs::symlink(elsewhere.path(), &root).unwrap();
     let message = Store::open(base.path()).unwrap_err().to_string();
     assert!(message.contains("symlink") && message.contains(root.to_str().unwrap()), "{message}");
-    assert!(message.contains("temp folder") && message.contains("storeDir"), "{message}");
+    assert!(message.contains("for the store") && message.contains("storeDir"), "{message}");
     assert_eq!(entries(elsewhere.path()), [] as [PathBuf; 0]);
 }
 
@@ -562,7 +562,7 @@ fn an_unusable_base_is_named() {
     let file = base.path().join("file");
     fs::write(&file, "").unwrap();
     let message = Store::open(&file).unwrap_err().to_string();
-    assert!(message.contains("temp folder") && message.contains("file"), "{message}");
+    assert!(message.contains("for the store") && message.contains("file"), "{message}");
     let relative = Store::open(Path::new("relative")).unwrap_err();
     assert!(
         matches!(relative, StoreError::Base { source, .. } if source.kind() == io::ErrorKind::InvalidInput)

@@ -7,7 +7,7 @@ use std::{
     ptr,
 };
 
-use native_sandbox_confine::{self as confine, Failed, Plan};
+use native_sandbox_confine::{self as confine, FIRST_CHILD, Failed, Plan};
 
 use crate::sys;
 
@@ -34,6 +34,11 @@ impl Surroundings {
         Ok(Self { null, inherited, zygote })
     }
 
+    /// The zygote has these now as well.
+    pub(crate) fn add(&mut self, fds: &[RawFd]) {
+        self.inherited.extend(fds);
+    }
+
     /// Cuts the child loose from its zygote. `fds`: channel, or control socket, then stdout and stderr if it has any.
     /// `plan` is what it gives up: before any JavaScript of its own, and while it has one thread.
     /// Only in the child, right after the fork. An error is an errno; the child must then end.
@@ -49,6 +54,11 @@ impl Surroundings {
             unsafe { confine::nest(plan) }.map_err(|failed| told(&failed))?;
             // From here on this is another process.
         }
+        let born_nested = plan.is_some_and(|plan| plan.born_nested);
+        // SAFETY: takes no memory.
+        if born_nested && unsafe { libc::getpid() } != FIRST_CHILD {
+            return Err(libc::EINVAL);
+        }
         // SAFETY: plain system calls on numbers.
         unsafe {
             if libc::setsid() < 0 || libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
@@ -62,7 +72,7 @@ impl Surroundings {
             unsafe { confine::apply(plan) }.map_err(|failed| told(&failed))?;
         }
         // Last, because another user's process loses it. A parent outside of the PID namespace is 0 here.
-        die_with(if nested.is_some() { 0 } else { self.zygote })
+        die_with(if nested.is_some() || born_nested { 0 } else { self.zygote })
     }
 
     /// `fds` go to 3, 1 and 2, `/dev/null` to what is left of 0 to 2, and on every number that the zygote uses above.

@@ -83,9 +83,10 @@ impl Proc {
         all
     }
 
-    /// All processes below these, as far as one look can see, without these themselves.
-    pub(crate) fn below(&self, roots: &[i32]) -> Vec<Entry> {
-        if !self.lists {
+    /// All processes below these, as far as one look can see, without these themselves. `hidden`: a root may be one that this
+    /// process may not look into, but whose children it may.
+    pub(crate) fn below(&self, roots: &[i32], hidden: bool) -> Vec<Entry> {
+        if !self.lists || hidden {
             return below(&everything(), roots);
         }
         let mut found = Vec::new();

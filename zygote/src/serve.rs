@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use native_sandbox_confine::Plan;
+use native_sandbox_confine::{Cradle, Plan, dismiss};
 
 use crate::{
     child::Surroundings,
@@ -195,6 +195,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
         control: Control { socket: control, queue: VecDeque::new(), closed: false },
         table: Table::default(),
         limits: Limits::default(),
+        cradle: None,
     };
     zygote.control.send(&Report::Ready { pid: own, payload: ready });
     // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
@@ -278,6 +279,8 @@ struct Zygote {
     table: Table,
     /// What workers are forked with.
     limits: Limits,
+    /// Where workers are born that have a PID namespace of their own; once there was one.
+    cradle: Option<Cradle>,
 }
 
 impl Zygote {
@@ -295,6 +298,9 @@ impl Zygote {
             self.reap();
             if self.control.closed {
                 self.close();
+            } else if let Some(cradle) = &mut self.cradle {
+                // Ahead of need. Why there is none is told to whoever needs it.
+                let _ = cradle.prepare();
             }
         }
     }
@@ -362,19 +368,48 @@ impl Zygote {
             self.control.send(&Report::ForkFailed { id, errno: libc::EEXIST });
             return None;
         }
+        let is_nested = child.plan.as_ref().is_some_and(|plan| plan.born_nested);
+        if let Err(errno) = self.choose_namespace(is_nested) {
+            self.control.send(&Report::ForkFailed { id, errno });
+            return None;
+        }
         let report = match sys::fork() {
             Ok(Forked::Child) => return Some(child),
-            Ok(Forked::Parent(pid)) => self.table.forked(id, pid, sys::now_ms()),
+            Ok(Forked::Parent(pid)) => {
+                let init = if is_nested { self.cradle.as_mut().and_then(Cradle::leave) } else { None };
+                self.table.forked(id, pid, init, sys::now_ms())
+            }
             Err(error) => Report::ForkFailed { id, errno: error.raw_os_error().unwrap_or(libc::EIO) },
         };
         self.control.send(&report);
         None
     }
 
+    /// Sees to it that the next fork leads into a new PID namespace, or into the zygote's own.
+    fn choose_namespace(&mut self, is_nested: bool) -> Result<(), i32> {
+        if !is_nested {
+            if let Some(cradle) = &mut self.cradle {
+                cradle.discard();
+            }
+            return Ok(());
+        }
+        let cradle = match &mut self.cradle {
+            Some(cradle) => cradle,
+            none => {
+                let cradle = Cradle::new()?;
+                self.surroundings.add(&cradle.descriptors());
+                none.insert(cradle)
+            }
+        };
+        cradle.prepare()
+    }
+
     /// SIGTERM to everything that is now in the tree.
     fn terminate(&self, id: u64) {
         let roots = self.table.roots_of(id);
-        let below = self.proc.below(&roots);
+        // An init has what was left behind below it, shows nothing, and is deaf.
+        let has_init = roots.iter().any(|root| self.table.init_of(*root).is_some());
+        let below = self.proc.below(&roots, has_init);
         for root in &roots {
             sys::signal_child(*root, libc::SIGTERM);
         }
@@ -397,13 +432,24 @@ impl Zygote {
     /// A killed process's children become ours with its death, which a signal tells: they are found here, and killed in
     /// turn, until none is left. So no look is ever needed at another time.
     fn reap(&mut self) {
-        while sys::any_dead_child() == Some(true) {
-            let dead: Vec<i32> =
-                self.table.children().filter(|pid| sys::is_dead_child(*pid) == Some(true)).collect();
+        while let Some(first) = sys::dead_child() {
+            if self.cradle.as_ref().and_then(Cradle::init) == Some(first) {
+                // Somebody killed it. Nobody was forked into its namespace yet.
+                self.cradle.as_mut().map(Cradle::discard);
+                continue;
+            }
+            if let Some(init) = self.table.init_of(first) {
+                self.reap_nested(first, init);
+                continue;
+            }
+            let is_dead =
+                |pid: &i32| self.table.init_of(*pid).is_none() && sys::is_dead_child(*pid) == Some(true);
+            let dead: Vec<i32> = self.table.children().filter(is_dead).collect();
             let now_ms = sys::now_ms();
             let age = |pid: &i32| (*pid, now_ms - self.table.since_ms(*pid).unwrap_or(0));
             let ages: Vec<(i32, u64)> = dead.iter().map(age).collect();
-            let unknown = self.proc.own_children(&ages, |pid| self.table.knows(pid));
+            let prepared = self.cradle.as_ref().and_then(Cradle::init);
+            let unknown = self.proc.own_children(&ages, |pid| self.table.knows(pid) || Some(pid) == prepared);
             if dead.is_empty() && unknown.is_empty() {
                 // A dead child that `/proc` hides.
                 return;
@@ -422,11 +468,23 @@ impl Zygote {
         }
     }
 
+    /// What a process with a PID namespace of its own leaves behind becomes its init's, never ours: init sees to the rest, and
+    /// ends when nothing is left.
+    fn reap_nested(&mut self, pid: i32, init: i32) {
+        let Some(reaped) = sys::reap(pid) else { return };
+        if self.table.tree_of_main(pid).is_some() {
+            dismiss(init);
+        }
+        for report in self.table.reaped(pid, reaped) {
+            self.control.send(&report);
+        }
+    }
+
     /// Kills all that is to die, roots and what is below them. All are stopped before the first is killed: what is
     /// stopped forks no more, so only what was forked during this very look is left for the next one.
     fn kill_doomed(&self) {
         let roots = self.table.doomed_roots();
-        let below = self.proc.below(&roots);
+        let below = self.proc.below(&roots, false);
         let victims = &below[..below.len().min(MAX_VICTIMS_PER_PASS)];
         for signal in [libc::SIGSTOP, libc::SIGKILL] {
             for entry in victims {
@@ -442,6 +500,7 @@ impl Zygote {
     fn close(&mut self) {
         self.table.kill_all();
         self.kill_doomed();
+        self.cradle.as_mut().map(Cradle::discard);
         if self.table.is_empty() && sys::any_dead_child().is_none() {
             sys::end(0);
         }

@@ -178,21 +178,27 @@ pub(crate) fn drain(fd: &OwnedFd) {
 
 /// Whether a look at children that are dead but not reaped shows any; `None` when there is no child at all.
 pub(crate) fn any_dead_child() -> Option<bool> {
-    dead(libc::P_ALL, 0)
+    dead(libc::P_ALL, 0).map(|pid| pid != 0)
+}
+
+/// A child that is dead and not reaped, if there is one.
+pub(crate) fn dead_child() -> Option<i32> {
+    dead(libc::P_ALL, 0).filter(|pid| *pid != 0)
 }
 
 /// Whether this child is dead and not reaped; `None` when it is no child of ours. Any number may be asked for.
 pub(crate) fn is_dead_child(pid: i32) -> Option<bool> {
-    dead(libc::P_PID, pid.unsigned_abs())
+    dead(libc::P_PID, pid.unsigned_abs()).map(|pid| pid != 0)
 }
 
-fn dead(kind: libc::idtype_t, number: libc::id_t) -> Option<bool> {
+/// Its number; 0 for none.
+fn dead(kind: libc::idtype_t, number: libc::id_t) -> Option<i32> {
     // SAFETY: siginfo_t is plain data that may be all zero; WNOWAIT leaves the child as it is.
     unsafe {
         let mut info: libc::siginfo_t = mem::zeroed();
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
         let failed = libc::waitid(kind, number, &raw mut info, flags);
-        (failed == 0).then(|| info.si_pid() != 0)
+        (failed == 0).then(|| info.si_pid())
     }
 }
 

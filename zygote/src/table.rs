@@ -15,6 +15,8 @@ struct Tree {
     /// Children of the zygote that the main process, or one of them, left behind.
     orphans: usize,
     killed: bool,
+    /// Of the PID namespace that the main process was born into; until it is reaped, which is when nothing is left in there.
+    init: Option<i32>,
 }
 
 /// A child not yet reaped.
@@ -42,11 +44,18 @@ impl Table {
         self.children.is_empty()
     }
 
-    /// A tree begins with its fork.
-    pub(crate) fn forked(&mut self, id: u64, pid: i32, now_ms: u64) -> Report {
-        self.trees.insert(id, Tree { main: pid, main_there: true, orphans: 0, killed: false });
-        self.children.insert(pid, Child { tree: Some(id), since_ms: now_ms });
+    /// A tree begins with its fork. `init` is beside the main process, where that has a PID namespace of its own.
+    pub(crate) fn forked(&mut self, id: u64, pid: i32, init: Option<i32>, now_ms: u64) -> Report {
+        self.trees.insert(id, Tree { main: pid, main_there: true, orphans: 0, killed: false, init });
+        for pid in init.into_iter().chain([pid]) {
+            self.children.insert(pid, Child { tree: Some(id), since_ms: now_ms });
+        }
         Report::Forked { id, pid }
+    }
+
+    /// The init of the namespace that a child of the zygote is in, that init included.
+    pub(crate) fn init_of(&self, pid: i32) -> Option<i32> {
+        self.trees.get(&self.children.get(&pid)?.tree?)?.init
     }
 
     pub(crate) fn knows(&self, pid: i32) -> bool {
@@ -109,10 +118,12 @@ impl Table {
             let Reaped { status, cpu_us, max_rss_kib } = reaped;
             let left_behind = tree.orphans > 0;
             told.push(Report::Exited { id, status, cpu_us, max_rss_kib, left_behind });
+        } else if tree.init == Some(pid) {
+            tree.init = None;
         } else {
             tree.orphans -= 1;
         }
-        if !tree.main_there && tree.orphans == 0 {
+        if !tree.main_there && tree.orphans == 0 && tree.init.is_none() {
             self.trees.remove(&id);
             told.push(Report::Gone { id });
         }
@@ -164,7 +175,7 @@ mod tests {
     fn two() -> Table {
         let mut table = Table::default();
         for (id, pid) in [(1, 10), (2, 20)] {
-            assert_eq!(table.forked(id, pid, 5), Report::Forked { id, pid });
+            assert_eq!(table.forked(id, pid, None, 5), Report::Forked { id, pid });
         }
         table
     }
@@ -187,6 +198,20 @@ mod tests {
         assert!(table.reaped(11, OK).is_empty());
         assert_eq!(table.roots_of(1), [12]);
         assert_eq!(table.reaped(12, OK), [Report::Gone { id: 1 }]);
+    }
+
+    #[test]
+    fn gone_waits_for_the_init_beside_the_main_process() {
+        let mut table = two();
+        assert_eq!(table.forked(3, 31, Some(30), 5), Report::Forked { id: 3, pid: 31 });
+        assert_eq!((table.init_of(31), table.init_of(30), table.init_of(10)), (Some(30), Some(30), None));
+        assert_eq!(table.roots_of(3), [30, 31]);
+        table.kill(3);
+        assert_eq!(table.doomed_roots(), [30, 31]);
+        assert_eq!(table.reaped(31, OK), [exited(3, false)]);
+        assert_eq!((table.init_of(31), table.init_of(30)), (None, Some(30)));
+        assert_eq!(table.reaped(30, OK), [Report::Gone { id: 3 }]);
+        assert!(!table.contains(3) && !table.knows(30));
     }
 
     #[test]

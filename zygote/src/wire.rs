@@ -1,7 +1,8 @@
 //! The messages on a zygote's control socket (`SOCK_SEQPACKET`, one message per packet). Pure.
 //!
 //! All numbers are little-endian. A request has a head of [`REQUEST_HEAD_BYTES`]: `u8` kind, three zero bytes, `u32`
-//! payload length, `u64` id; a report one of [`REPORT_HEAD_BYTES`]: `u8` kind, `u8` flags (bit 0: left behind), two zero
+//! payload length, `u64` id; a report one of [`REPORT_HEAD_BYTES`]: `u8` kind, `u8` flags (bit 0: left behind; never set
+//! of a worker with a PID namespace of its own, whose init knows), two zero
 //! bytes, `i32` value, `u64` id, `u64` CPU microseconds, `u64` peak resident KiB, `u32` payload length, `u32` version.
 //!
 //! | request | kind | descriptors | payload |

@@ -37,6 +37,43 @@ export default [
     escaped: harm('stranger'),
   },
   {
+    id: 'processes/see-neighbour',
+    what: 'finds out that another call without packages is there',
+    from: 'isolated',
+    layer: 'pidNamespace',
+    uses: ['neighbour'],
+    attempt: (world, { each }) => each(world.neighbourPids, (pid) => process.kill(pid, 0)),
+    // What may not be signalled, but is there, answers otherwise.
+    escaped: ({ value }) => value?.some(({ failed }) => failed !== 'ESRCH') && 'the process is seen',
+  },
+  {
+    id: 'processes/kill-neighbour',
+    what: 'kills another call without packages',
+    layer: ['signals', 'pidNamespace'],
+    uses: ['neighbour'],
+    attempt: (world, { each }) => each(world.neighbourPids, (pid) => process.kill(pid, 'SIGKILL')),
+    escaped: harm('neighbour'),
+  },
+  {
+    id: 'processes/kill-everybody',
+    what: 'kills all that it can reach at once',
+    layer: ['signals', 'pidNamespace'],
+    uses: ['neighbour'],
+    attempt: () => process.kill(-1, 'SIGKILL'),
+    // Outside, that would be everybody.
+    control: (world, { each }) => each(world.neighbourPids, (pid) => process.kill(pid, 'SIGKILL')),
+    escaped: harm('neighbour', 'host', 'launcher'),
+  },
+  {
+    id: 'processes/trace-neighbour',
+    what: 'traces another call without packages',
+    layer: ['systemCalls', 'pidNamespace'],
+    uses: ['neighbour'],
+    attempt: (world, { each, syscalls }) =>
+      each(world.neighbourPids, (pid) => syscalls([['ptrace', 0x4206, pid, 0, 0]])),
+    escaped: reached(),
+  },
+  {
     id: 'processes/stop-sibling',
     what: 'stops another call',
     layer: 'signals',

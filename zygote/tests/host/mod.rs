@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use native_sandbox_confine::Plan;
 use serde_json::{Value, json};
 
 use crate::dontfork;
@@ -120,6 +121,38 @@ impl Zygote {
 
     /// Gives what it says when it refuses.
     pub(crate) fn try_boot(node: &Path, flags: &[&str], filter: bool) -> Result<Self, Report> {
+        Self::try_boot_by(node, flags, filter, || 0)
+    }
+
+    /// Boots one that sees its own mounts only, so that its workers can have a `/proc` of their own. For root.
+    pub(crate) fn boot_apart(node: &Path) -> Self {
+        // SAFETY: system calls on numbers and on C strings.
+        let apart = || unsafe {
+            let flags = libc::MS_REC | libc::MS_PRIVATE;
+            let alone = libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
+                    == 0;
+            if alone { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
+        };
+        Self::try_boot_by(node, &FLAGS, true, apart).unwrap_or_else(|report| panic!("{:?}", report.json()))
+    }
+
+    /// Boots one that has lost all capabilities. For root.
+    pub(crate) fn boot_without_privileges(node: &Path) -> Self {
+        // SAFETY: between fork and exec of a process of one thread; it allocates nothing.
+        let give_up = || match unsafe { native_sandbox_confine::apply(&Plan::default()) } {
+            Ok(()) => 0,
+            Err(failed) => failed.errno,
+        };
+        Self::try_boot_by(node, &FLAGS, true, give_up).unwrap_or_else(|report| panic!("{:?}", report.json()))
+    }
+
+    fn try_boot_by(
+        node: &Path,
+        flags: &[&str],
+        filter: bool,
+        apart: impl Fn() -> c_int + Send + Sync + 'static,
+    ) -> Result<Self, Report> {
         let (control, theirs) = pair(libc::SOCK_SEQPACKET);
         let theirs_fd = theirs.as_raw_fd();
         #[expect(clippy::disallowed_methods, reason = "the test is the zygote's launcher")]
@@ -139,7 +172,8 @@ impl Zygote {
                 if copy < 0 || libc::dup2(copy, 3) < 0 || (copy != 3 && libc::close(copy) < 0) {
                     return Err(io::Error::last_os_error());
                 }
-                match if filter { dontfork::install() } else { 0 } {
+                let errno = apart();
+                match if filter && errno == 0 { dontfork::install() } else { errno } {
                     0 => Ok(()),
                     errno => Err(io::Error::from_raw_os_error(errno)),
                 }
@@ -169,11 +203,14 @@ impl Zygote {
     pub(crate) fn send(&self, kind: u8, id: u64, payload: &[u8], fds: &[RawFd]) {
         // What is forked has no plan of confinement in front.
         let plan: &[u8] = if matches!(kind, 1 | 2) { &[0; 4] } else { &[] };
-        let payload = [plan, payload].concat();
+        self.send_all(kind, id, &[plan, payload].concat(), fds);
+    }
+
+    fn send_all(&self, kind: u8, id: u64, payload: &[u8], fds: &[RawFd]) {
         let mut packet = vec![kind, 0, 0, 0];
         packet.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
         packet.extend_from_slice(&id.to_le_bytes());
-        packet.extend_from_slice(&payload);
+        packet.extend_from_slice(payload);
         send(&self.control, &packet, fds);
     }
 
@@ -191,6 +228,11 @@ impl Zygote {
         }
     }
 
+    /// Whether such a report has come before somebody asked for it.
+    pub(crate) fn has_early(&self, wanted: impl Fn(&Report) -> bool) -> bool {
+        self.early.iter().any(wanted)
+    }
+
     pub(crate) fn exited(&mut self, id: u64) -> Report {
         self.wait_for(|report| report.kind == EXITED && report.id == id)
     }
@@ -201,16 +243,30 @@ impl Zygote {
 
     /// A worker, forked and waiting for its job.
     pub(crate) fn fork(&mut self) -> Worker {
+        self.fork_by(None)
+    }
+
+    /// One that gives up what a plan says.
+    pub(crate) fn fork_by(&mut self, plan: Option<&Plan>) -> Worker {
+        let mut worker = self.ask(plan);
+        let forked = self.wait_for(|report| report.kind == FORKED && report.id == worker.id);
+        worker.pid = forked.value;
+        worker
+    }
+
+    /// A worker that is asked for; nobody has said yet that it is there.
+    pub(crate) fn ask(&mut self, plan: Option<&Plan>) -> Worker {
         let id = self.next_id;
         self.next_id += 1;
         let (channel, theirs) = pair(libc::SOCK_STREAM);
         let (stdout, out) = io::pipe().unwrap();
         let (stderr, err) = io::pipe().unwrap();
-        self.send(1, id, b"", &[theirs.as_raw_fd(), out.as_raw_fd(), err.as_raw_fd()]);
-        let forked = self.wait_for(|report| report.kind == FORKED && report.id == id);
+        let plan = plan.map_or_else(Vec::new, |plan| plan.encode().unwrap());
+        let payload = [&u32::try_from(plan.len()).unwrap().to_le_bytes(), plan.as_slice()].concat();
+        self.send_all(1, id, &payload, &[theirs.as_raw_fd(), out.as_raw_fd(), err.as_raw_fd()]);
         Worker {
             id,
-            pid: forked.value,
+            pid: 0,
             channel: channel.into(),
             stdout: OwnedFd::from(stdout).into(),
             stderr: OwnedFd::from(stderr).into(),
@@ -289,6 +345,21 @@ impl Worker {
         let mut answer = vec![0; u32::from_le_bytes(length) as usize];
         self.channel.read_exact(&mut answer).unwrap();
         serde_json::from_slice(&answer).unwrap()
+    }
+
+    /// Waits until a line is printed, and forgets it.
+    pub(crate) fn wait_for_line(&mut self) {
+        let mut byte = [0];
+        while byte[0] != b'\n' {
+            self.stdout.read_exact(&mut byte).unwrap();
+        }
+    }
+
+    /// What is printed, up to the end of everybody who could print.
+    pub(crate) fn printed(&mut self) -> String {
+        let mut text = String::new();
+        self.stdout.read_to_string(&mut text).unwrap();
+        text
     }
 
     pub(crate) fn end(mut self, zygote: &mut Zygote) -> Ended {

@@ -119,6 +119,7 @@ export const ROWS = [
     measure: (bench) => asFastAsNode(bench, 'allocation', 'allocation-heavy tool, own time', 'allocating'),
   },
   { id: 'prepare', measure: preparing },
+  { id: 'big-text', measure: bigText },
   { id: 'tracing', measure: tracing },
   { id: 'after-calls', full: true, measure: afterCalls },
   { id: 'with-trees', full: true, measure: withTrees },
@@ -246,6 +247,40 @@ async function tracing(bench) {
       notes: [
         `without a listener ${short(off.p50)} ms (${short(factor)}×)`,
         `asking whether anybody listens takes ${short(median(asking))} ns of it`,
+        ...told,
+      ],
+    });
+  });
+}
+
+/** A large text at its first three uses: prepared, compiled, and taken from V8's cache, which is made meanwhile. */
+async function bigText(bench) {
+  const [texts] = bench.pick({ quick: [3], usual: [40] });
+  return withHost(bench, 'ours', { env: ALWAYS_WARM }, async (host) => {
+    await host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS });
+    const uses = [[], [], []];
+    const told = new Set();
+    for (let variant = 0; variant < texts; variant += 1) {
+      for (const samples of uses) {
+        await quiet(host.pid);
+        const seen = await host.ask('calls', { tool: 'bundle', variant, count: 1 });
+        told.add(faults(bench, 'ours', 'big-text', seen));
+        samples.push(...seen.ms);
+      }
+    }
+    const [first, second, third] = uses.map(summary);
+    const { metrics } = await host.ask('metrics');
+    const { accepted, refused } = metrics.sources.codeCaches;
+    return line({
+      id: 'big-text',
+      title: `warm call of a text of ${Math.round(TOOLS.bundle.code.length / 1000)} kB, compiled before`,
+      unit: 'ms',
+      target: 'faster than compiled anew',
+      sides: { ours: { value: third.p50, ...third, samples: uses[2] } },
+      met: third.p50 < second.p50,
+      notes: [
+        `compiled anew ${short(second.p50)} ms, and prepared before that ${short(first.p50)} ms`,
+        `caches taken ${accepted}, refused ${refused}`,
         ...told,
       ],
     });

@@ -18,6 +18,8 @@ use tokio::{
 };
 
 use crate::{
+    code_cache,
+    compile_cache::Compiler,
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
     executor::{Answer, Inner, QueueClass, Spent},
@@ -30,11 +32,12 @@ use crate::{
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
-    source::{self, Prepared, Runtime as SourceRuntime, SourceError},
-    start::{self, Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
+    source::{self, CodeCache, CodeKey, Prepared, Runtime as SourceRuntime, SourceError},
+    start::{self, Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts, WorkerSpec},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
     timeline::{TIMED, ms},
+    worker::protocol::Job,
 };
 
 #[cfg(target_os = "linux")]
@@ -116,6 +119,7 @@ pub struct Host {
     queue: Queue,
     pool: Pool<Sandbox, SandboxError>,
     supply: Arc<Supply>,
+    compiler: Arc<Compiler>,
     starter: Arc<ProcessStarter>,
     ladder: Arc<RungLadder>,
     /// Sandboxes of each tree.
@@ -123,6 +127,7 @@ pub struct Host {
     stores: Mutex<HashMap<PathBuf, OpenStore>>,
     counters: Counters,
     prepared: Mutex<source::Cache>,
+    compiled: Mutex<CodeCache>,
     sweeping: AtomicBool,
     #[cfg(target_os = "linux")]
     survey: OnceCell<Survey>,
@@ -336,12 +341,14 @@ impl Host {
             queue: Queue::new(),
             pool,
             supply,
+            compiler: Arc::default(),
             live: Arc::default(),
             ladder,
             starter,
             stores: Mutex::default(),
             counters: Counters::default(),
             prepared: Mutex::default(),
+            compiled: Mutex::default(),
             sweeping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             survey: OnceCell::new(),
@@ -386,6 +393,20 @@ impl Host {
         let prepared = Arc::new(source::prepare(text, runtime)?);
         cache().insert(text, runtime, Arc::clone(&prepared));
         Ok(prepared)
+    }
+
+    /// What V8 compiled of texts before.
+    pub fn compiled(&self) -> MutexGuard<'_, CodeCache> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has V8's code cache of `job`'s code made in the background, by a worker that `spec` describes and that does nothing else.
+    pub fn compile_text(&'static self, key: CodeKey, spec: WorkerSpec, job: Job) {
+        let work = async move {
+            let made = code_cache::make(&self.ladder, spec, job).await;
+            self.compiled().made(&key, made);
+        };
+        self.supply.spawn_on(work, self.runtime.handle());
     }
 
     /// Permits.
@@ -526,6 +547,16 @@ impl Host {
         self.ladder.limit_memory(bytes);
     }
 
+    /// Has the compile caches of a tree in use made, later, where they are missing. `spec.packages` are all of the tree's.
+    pub fn compile_soon(&self, spec: &WorkerSpec, tree: &Tree) {
+        self.compiler.soon(&self.supply, &self.ladder, spec, tree);
+    }
+
+    /// Now.
+    pub async fn compile(&self, spec: &WorkerSpec, tree: &Tree) {
+        self.compiler.make(&self.ladder, spec, tree).await;
+    }
+
     /// The scripts that workers run, on disk in `store`.
     pub fn scripts(&self, store: &Store) -> ScriptSource {
         let store = store.clone();
@@ -618,8 +649,9 @@ impl Host {
     /// store.
     pub async fn drain(&self) {
         self.pool.drain();
-        self.ladder.drain();
         self.supply.stop().await;
+        // Nothing in the background has any more made ready.
+        self.ladder.drain();
         let stores = self.open_stores();
         let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(|open| open.store.flush()));
         self.starter.shutdown().await;
@@ -681,7 +713,19 @@ impl Host {
 
     fn source_metrics(&self) -> Value {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        json!({ "kept": prepared.len(), "reused": prepared.hits() })
+        let compiled = self.compiled();
+        let ((kept, bytes), counts) = (compiled.held(), compiled.counts());
+        json!({
+            "kept": prepared.len(),
+            "reused": prepared.hits(),
+            "codeCaches": {
+                "kept": kept,
+                "bytes": bytes,
+                "made": counts.made,
+                "accepted": counts.accepted,
+                "refused": counts.refused,
+            },
+        })
     }
 
     /// The executor's own store, and what this process did in all of its stores.
@@ -693,6 +737,7 @@ impl Host {
             "trees": usage.trees,
             "bytes": usage.bytes,
             "evictions": usage.evictions,
+            "compileCaches": self.compiler.made(),
         });
         for (name, count) in self.supply.counts() {
             metrics[name] = count;

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "napi")]
 mod binding;
+pub mod code_cache;
+pub mod compile_cache;
 pub mod config;
 pub mod config_report;
 pub mod error;

@@ -171,6 +171,8 @@ pub struct RunReport {
     pub stdout_tail: String,
     /// The last of stderr.
     pub stderr_tail: String,
+    /// Whether V8 took the code cache of the job, where it had one and it came to that.
+    pub took_cache: Option<bool>,
     /// From the call of [`supervise`] until the answer was known.
     pub settled: Duration,
     /// From the call of [`supervise`] until the tree was gone.
@@ -577,6 +579,7 @@ impl Run {
             max_rss_kib: state.max_rss_kib,
             memory_peak_bytes: None,
             lingered: self.lingered,
+            took_cache: self.notes.took_cache(),
             stdout_tail: self.captured.stdout.tail.text(),
             stderr_tail: self.captured.stderr.tail.text(),
             settled: self.settled.map_or_else(|| self.began.elapsed(), |at| at - self.began),
@@ -765,6 +768,9 @@ mod tests {
             column_offset: 0,
             source_map: None,
             max_result_bytes: 1000,
+            compile_cache: None,
+            compiles_only: false,
+            code_cache: None,
             code: "return () => 1".to_owned(),
             args,
         }
@@ -906,6 +912,7 @@ mod tests {
             max_rss_kib: 8,
             memory_peak_bytes: None,
             lingered: false,
+            took_cache: Some(true),
             stdout_tail: "a値".to_owned(),
             stderr_tail: "b".to_owned(),
             settled: Duration::ZERO,

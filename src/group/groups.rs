@@ -121,7 +121,7 @@ async fn try_one(spawner: &dyn Spawner, group: Group) -> Result<(), String> {
     let command = Command {
         program: "trial".into(),
         cwd: "/".into(),
-        trial: Some(Trial { canary: NOWHERE.to_vec(), victim }),
+        trial: Some(Trial { canary: NOWHERE.to_vec(), victim, worker: None }),
         group: Some(Arc::new(group)),
         ..Command::default()
     };

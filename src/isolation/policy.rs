@@ -16,7 +16,10 @@ use super::{
     places,
     seccomp::{self, Modes, Terms},
 };
-use crate::{config::Network, store::Store};
+use crate::{
+    config::Network,
+    store::{Store, compile_cache},
+};
 
 /// `CAP_*` numbers.
 const CHOWN: u32 = 0;
@@ -209,6 +212,9 @@ impl Policy {
         rules.push(needed(run.dir, READ));
         rules.extend(run.own.map(|folder| needed(folder, OWN)));
         rules.extend(tree.map(|tree| needed(tree, RUN)));
+        // A forked one has loaded what there is in it.
+        let cached = tree.filter(|_| born == Born::Launched).map(compile_cache::folder_of);
+        rules.extend(cached.map(|folder| optional(&folder, READ)));
         self.plan(born, user, 0, rules, READ, self.terms())
     }
 
@@ -249,6 +255,7 @@ impl Policy {
         let mut rules = self.system(Born::Forked);
         rules.push(needed(&self.places.scripts, READ));
         rules.push(needed(tree, RUN));
+        rules.push(optional(&compile_cache::folder_of(tree), READ));
         rules.push(needed(runs, OWN));
         rules.push(optional(Path::new("/proc"), READ));
         let plan = self.plan(Born::Forked, user, 0, rules, 0, self.terms());

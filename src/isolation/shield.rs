@@ -79,6 +79,11 @@ impl Shield {
         false
     }
 
+    /// Nothing is.
+    pub fn guards_trees(&self) -> bool {
+        false
+    }
+
     /// Nothing.
     pub fn worker(&self, _: Option<u32>, _: &RunFolder, _: Option<&Path>) -> Option<Arc<Plan>> {
         None
@@ -104,6 +109,11 @@ impl Shield {
 impl Shield {
     fn gives_users(&self) -> bool {
         self.policy.as_ref().is_some_and(|policy| policy.offered.private_users)
+    }
+
+    /// Whether no process that it is for can write to a tree, nor to what lies beside it, whatever it does.
+    pub fn guards_trees(&self) -> bool {
+        self.gives_users() || self.policy.as_ref().is_some_and(|policy| policy.offered.landlock_abi > 0)
     }
 
     /// See [`Policy::worker`].

@@ -134,6 +134,12 @@ impl RungLadder {
         Err(NoZygote::Refused("needs Linux".to_owned()))
     }
 
+    /// See [`super::Compiled`].
+    #[cfg(target_os = "linux")]
+    pub async fn compile(&self, spec: &WorkerSpec) -> Result<Option<super::Compiled>, String> {
+        self.zygotes.compile(spec).await
+    }
+
     fn refuse(&self, rung: Rung, spec: &WorkerSpec, reason: String) {
         let mut refusals = self.refusals();
         if refusals.len() >= MAX_REFUSED_BREEDS && !refusals.contains_key(&spec.breed) {
@@ -248,6 +254,7 @@ enum NoZygote {
     Refused(String),
 }
 
+#[cfg(not(target_os = "linux"))]
 impl NoZygote {
     fn into_error(self) -> StartError {
         let reason = match self {

@@ -1,5 +1,6 @@
 //! The ladder: ways to get a worker, best first. Callers ask for a worker and are told on which rung it came.
 
+pub mod cached;
 mod ladder;
 mod memory;
 mod resolver;
@@ -29,6 +30,8 @@ use crate::{
 
 pub use ladder::RungLadder;
 pub use memory::{default_limit_bytes, machine_bytes};
+#[cfg(target_os = "linux")]
+pub use zygotes::Compiled;
 
 /// A way to get a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

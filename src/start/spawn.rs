@@ -2,7 +2,11 @@
 
 use std::{ffi::OsString, path::Path};
 
-use super::{Breed, Rung, ScriptSource, StartError, Worker, node_modules};
+use super::{
+    Breed, Rung, ScriptSource, StartError, Worker,
+    cached::{self, Kind},
+    node_modules,
+};
 use crate::process::{Command, Spawner};
 
 /// Boots a worker that may read `tree`; `rung` is where it is told to come from.
@@ -18,7 +22,10 @@ pub(super) async fn boot(
     let user = breed.shield.draw_user().map_err(|error| failed(error.to_string()))?;
     let modules = tree.map(node_modules);
     let run = breed.store.0.runs().and_then(|runs| runs.create(modules.as_deref(), user));
-    let run = run.map_err(|error| failed(error.to_string()))?;
+    let mut run = run.map_err(|error| failed(error.to_string()))?;
+    if let Some((tree, name)) = tree.zip(cached::name(breed, Kind::Booted)) {
+        run.offer_compile_cache(tree, &name);
+    }
     let command = Command {
         program: breed.node.clone(),
         args: vec![heap_flag(breed), script.into_os_string()],

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use super::{
     Breed, NotPreloaded, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts, ZygoteMemory,
+    cached::{self, Kind},
     memory, node_modules,
     resolver::Resolver,
     sizing::{self, Cut, Held},
@@ -34,7 +35,7 @@ use crate::{
         BoxFuture, Command, Spawner,
         zygote::{Client, ZygoteError},
     },
-    store::Runs,
+    store::{RunFolder, Runs},
 };
 
 /// After this many forks a zygote is replaced: its children share address layout and hash seeds.
@@ -170,6 +171,17 @@ impl Makings {
         let started = self.client.fork_worker(plan.as_deref(), group).await;
         let started = started.map_err(|error| failed(error.to_string()))?;
         Ok(Worker { rung: Rung::Zygote, started, run: Some(run) })
+    }
+}
+
+impl NoZygote {
+    /// As callers are told that insist on one.
+    pub(super) fn into_error(self) -> StartError {
+        let reason = match self {
+            Self::NotYet => "it is still booting".to_owned(),
+            Self::Refused(reason) => reason,
+        };
+        StartError { rung: Rung::Zygote, reason }
     }
 }
 
@@ -426,11 +438,20 @@ impl Zygotes {
         let began = Instant::now();
         for _ in 0..MAX_TRIES {
             let modules = packages.iter().map(|specifier| Module { specifier, kind: "require" }).collect();
-            let load = Load { cwd: &spec.tree, env: &spec.breed.load_env, modules, limit_ms: LOAD_LIMIT_MS };
-            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
             let shield = &spec.breed.shield;
             let user = shield.draw_user().map_err(|error| error.to_string())?;
             let runs = spec.breed.store.0.nest().map_err(|error| error.to_string())?;
+            let name = cached::name(&spec.breed, Kind::Forked);
+            let compile_cache = name.and_then(|name| runs.offer_compile_cache(&spec.tree, &name, user));
+            let load = Load {
+                cwd: &spec.tree,
+                env: &spec.breed.load_env,
+                modules,
+                limit_ms: LOAD_LIMIT_MS,
+                compile_cache,
+                compiles: false,
+            };
+            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
             let plan = shield.dependent_zygote(user, &spec.tree, runs.dir());
             let group = shield.group().await?;
             let refused = match base.client.fork_zygote(plan.as_deref(), group, &payload).await {
@@ -595,6 +616,44 @@ impl Zygotes {
         drop(old); // `nest` is the last one that holds it
     }
 
+    /// Has the packages of a tree compiled by a process such as the tree's zygote is one. Nothing else ever runs in it. `None` where
+    /// none of them can be loaded ahead.
+    pub(super) async fn compile(&self, spec: &WorkerSpec) -> Result<Option<Compiled>, String> {
+        let base = self.settled(true, || self.base(spec)).await.map_err(|none| none.into_error().reason)?;
+        base.touch();
+        let mut packages = spec.packages.clone();
+        for _ in 0..MAX_TRIES {
+            let shield = &spec.breed.shield;
+            let user = shield.draw_user().map_err(|error| error.to_string())?;
+            let runs = spec.breed.store.0.runs().map_err(|error| error.to_string())?;
+            let run = runs.create(None, user).map_err(|error| error.to_string())?;
+            let dir = run.tmpdir().join("compiled");
+            let load = Load {
+                cwd: &spec.tree,
+                env: &spec.breed.load_env,
+                modules: packages.iter().map(|specifier| Module { specifier, kind: "require" }).collect(),
+                limit_ms: LOAD_LIMIT_MS,
+                compile_cache: Some(dir.clone()),
+                compiles: true,
+            };
+            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
+            let plan = shield.dependent_zygote(user, &spec.tree, run.dir());
+            let group = shield.group().await?;
+            let told = match base.client.fork_zygote(plan.as_deref(), group, &payload).await {
+                Err(ZygoteError::Refused { reason }) => reason,
+                Err(error) => return Err(error.to_string()),
+                Ok(_) => return Err("it serves, but was to end".to_owned()),
+            };
+            match serde_json::from_str(&told) {
+                Ok(Refusal { compiled: true, .. }) => return Ok(Some(Compiled { run, dir })),
+                Ok(Refusal { specifier: Some(unfit), .. })
+                    if packages.remove(&unfit) && !packages.is_empty() => {}
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
     fn set(&self, breed: &Breed, tree: Option<&Path>, booted: Result<Arc<Nest>, String>) {
         let slot = match booted {
             Ok(nest) => Slot::Up(nest),
@@ -723,6 +782,11 @@ struct Load<'a> {
     env: &'a BTreeMap<String, String>,
     modules: Vec<Module<'a>>,
     limit_ms: u32,
+    /// The folder of Node's compile cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compile_cache: Option<PathBuf>,
+    /// Whether it is to fill that folder, and to end then.
+    compiles: bool,
 }
 
 #[derive(Serialize)]
@@ -736,4 +800,16 @@ struct Module<'a> {
 struct Refusal {
     specifier: Option<String>,
     reason: Option<String>,
+    /// It did what it was to do instead.
+    #[serde(default)]
+    compiled: bool,
+}
+
+/// What a process left that loaded a tree's packages, and was then ended.
+#[derive(Debug)]
+pub struct Compiled {
+    /// Where it worked: gone with this.
+    pub run: RunFolder,
+    /// What Node was given as the folder of its compile cache, in it.
+    pub dir: PathBuf,
 }

@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     Identity, Shared, StoreError, Tree,
+    compile_cache::{self, CacheName},
     root::{self, Access, builder},
     unique_name,
 };
@@ -19,6 +20,9 @@ use super::{
 #[derive(Debug)]
 pub struct RunFolder {
     dir: PathBuf,
+    /// Who works in it, where that is not the host's user.
+    owner: Option<u32>,
+    compile_cache: Option<PathBuf>,
     place: Arc<Place>,
 }
 
@@ -80,7 +84,7 @@ impl Runs {
         let outer = builder(if owner.is_some() { 0o711 } else { 0o700 });
         shared.retrying(|| outer.create(&dir).map_err(StoreError::io("create the run folder", &dir)))?;
         // From here on a failure removes what was made.
-        let folder = RunFolder { dir, place: Arc::clone(&self.place) };
+        let folder = RunFolder { dir, owner, compile_cache: None, place: Arc::clone(&self.place) };
         let private = builder(0o700);
         for part in [folder.cwd(), folder.tmpdir()] {
             private.create(&part).map_err(StoreError::io("create the folder", &part))?;
@@ -93,6 +97,34 @@ impl Runs {
             symlink_dir(target, &link).map_err(StoreError::io("create the symlink", &link))?;
         }
         Ok(folder)
+    }
+}
+
+impl Runs {
+    /// Offers a tree's compile cache to the zygote whose workers' folders these are, and which `user` runs; see
+    /// [`RunFolder::offer_compile_cache`].
+    pub fn offer_compile_cache(&self, tree: &Path, name: &CacheName, user: Option<u32>) -> Option<PathBuf> {
+        compile_cache::offer(self.dir(), tree, name, number_of(user))
+    }
+}
+
+/// The number of a process's user.
+fn number_of(user: Option<u32>) -> u32 {
+    #[cfg(unix)]
+    return user.unwrap_or_else(|| rustix::process::getuid().as_raw());
+    #[cfg(not(unix))]
+    user.unwrap_or(0)
+}
+
+impl RunFolder {
+    /// Lets the worker that will be here find a tree's compile cache, if there is one of this name: it can read it, not change it.
+    pub fn offer_compile_cache(&mut self, tree: &Path, name: &CacheName) {
+        self.compile_cache = compile_cache::offer(&self.dir, tree, name, self.user());
+    }
+
+    /// The number of the user who works in it.
+    pub fn user(&self) -> u32 {
+        number_of(self.owner)
     }
 }
 
@@ -138,6 +170,11 @@ impl RunFolder {
     /// The call's temp folder.
     pub fn tmpdir(&self) -> PathBuf {
         self.dir.join("tmp")
+    }
+
+    /// What Node is to be given as the folder of its compile cache, if there is one.
+    pub fn compile_cache(&self) -> Option<&Path> {
+        self.compile_cache.as_deref()
     }
 
     /// Removes it now instead of in the background. Blocks.

@@ -132,7 +132,7 @@ export interface CallUsage {
   durationMs: number;
   /**
    * Milliseconds of processor time, user and system together, of the call's process, with all its threads, and of those processes below it
-   * that it waited for. A booted worker's boot counts (some 40 ms), what happened in a zygote before the fork does not. Measured by
+   * that it waited for; of all of its processes where calls have control groups. A booted worker's boot counts (some 40 ms), what happened in a zygote before the fork does not. Measured by
    * the kernel; in a provider's sandbox by the process itself when it ends. Absent where nobody measured it: on Windows, where no
    * process ran, where a provider's run was killed.
    */
@@ -142,6 +142,12 @@ export interface CallUsage {
    * worker shares with its zygote counts, the zygote's own peak does not. Measured, and absent, as `cpuMs`.
    */
   maxRssBytes?: number;
+  /**
+   * Bytes of memory that all processes of the call held together, at most; what is cached of files and what the kernel holds for them
+   * counts, what is shared with a zygote does not. Present where calls have control groups (`controlGroup` of {@link isolationReport}),
+   * on Linux 5.19 and newer.
+   */
+  memoryPeakBytes?: number;
   /** Bytes of stdout, stderr and the result's JSON text together. Absent where no process ran. */
   outputBytes?: number;
   /** Where the worker came from. Absent where none was started, and for providers. */
@@ -269,7 +275,9 @@ export interface ExecutorOptions {
    * MiB of memory outside of the heap (buffers, WebAssembly, threads, native code) that a call may use; beyond it the call is
    * rejected with `MEMORY_LIMIT`. Together with the heap: what the one leaves the other may use. The kernel limits what each
    * process allocates (`RLIMIT_DATA`; from Node 24 on with 8.5 GiB more, which worker threads reserve for code); what all
-   * processes of the call really hold is looked at as `diskMb` is. Linux.
+   * processes of the call really hold is looked at as `diskMb` is. Where calls have control groups (`controlGroup` of
+   * {@link isolationReport}), the kernel ends all of them at `memoryMb` and this and 256 MiB together
+   * (and `diskMb`, where run folders are in memory). Linux.
    *
    * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_NATIVE_MEMORY_MB`.
    */
@@ -281,6 +289,15 @@ export interface ExecutorOptions {
    * Default: no limit beyond the time of the call. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_CPU_SECONDS`.
    */
   cpuSeconds?: number;
+  /**
+   * Processors that all processes of a call together may use at once, at least 0.01: with 0.5 they get half the time of one, and the
+   * rest of the time they stand still. Needs control groups (`controlGroup` of {@link isolationReport}) with the controller `cpu`:
+   * elsewhere it is not in force, which the log and the report say. `vcpus` of a tool is how many calls run at once, and limits none.
+   *
+   * Default: no limit; with control groups the kernel shares processors fairly between calls. Variable
+   * `AGENTS_FUNCTION_TOOL_SANDBOX_CPUS`.
+   */
+  cpus?: number;
   /**
    * Files and sockets that each process of a call may have open, at least 64; opening one more throws `EMFILE` in the function.
    *
@@ -316,7 +333,8 @@ export interface ExecutorOptions {
   runFolders?: 'auto' | 'disk' | 'memory';
   /**
    * Processes that a call may have at once, its own included; beyond it the call is ended and rejected with `PROCESS_LIMIT`.
-   * Looked at as `diskMb` is. Linux.
+   * Looked at as `diskMb` is. Where calls have control groups, the kernel refuses more than 16 processes and threads for each of these,
+   * and 256. Linux.
    *
    * Default 128. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MAX_PROCESSES`.
    */
@@ -327,6 +345,15 @@ export interface ExecutorOptions {
    * Default: no limit beyond the permits. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MAX_CONCURRENT`.
    */
   maxConcurrent?: number;
+  /**
+   * MiB that zygotes, and the workers that they have ready, may hold in this process; of several executors the smallest number counts.
+   * Beyond it fewer workers are kept ready, then the trees' zygotes that were not used for longest end, unless they have calls that run;
+   * calls of their tools start slower until there is room again. What calls themselves use does not count. 0 keeps the base zygotes only.
+   *
+   * Default: an eighth of the machine's or the container's memory, at least 128 and at most 1024. Variable
+   * `AGENTS_FUNCTION_TOOL_SANDBOX_ZYGOTE_MEMORY_MB`.
+   */
+  zygoteMemoryMb?: number;
   /**
    * Milliseconds that what a function left running may go on after its result, never beyond its timeout. The permit is
    * held meanwhile. 0 ends it at once.
@@ -379,6 +406,15 @@ export interface ExecutorOptions {
    * Default `'open'`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_NETWORK`.
    */
   network?: 'open' | 'none';
+  /**
+   * Absolute path of a control group (cgroup v2) in which those of calls are made: one that is delegated to the server's user, has the
+   * controllers `memory` and `pids`, and no processes of its own. Where it cannot be used, calls are rejected with
+   * `ISOLATION_UNAVAILABLE`. See "Control groups" in docs/OPERATING.md.
+   *
+   * Default: the server's own group or the one above it, where it is delegated; none elsewhere. Variable
+   * `AGENTS_FUNCTION_TOOL_SANDBOX_CGROUP_DIR`.
+   */
+  cgroupDir?: string;
   /**
    * Forces a way of starting workers. A way that is not available rejects calls with `START_FAILED`.
    *
@@ -475,7 +511,8 @@ export class SandboxExecutorFactory {
 
   /**
    * Prepares dependency sets, for example at boot: installs what is not in the store yet. Afterwards the first call with
-   * one of these sets installs nothing.
+   * one of these sets installs nothing. Also has its packages compiled ahead, where this is the store that they lie in: some half a second
+   * for each set, once.
    *
    * @param sets Sets as tools name them: `[{ lodash: '^4' }, { zod: '3.25.0', axios: '*' }]`; `{}` is that of tools without any.
    * @returns Resolves when all are there. All are tried; the first failure rejects, with a {@link SandboxError} as of a call.
@@ -702,6 +739,17 @@ export interface ExecutorMetrics {
     /** Workers that they forked ahead of need. */
     ready: number;
   };
+  /** Memory of zygotes and of the workers that they have ready. Absent when the options are bad. */
+  zygoteMemory?: {
+    /** What they hold, as last looked at. Gauge. */
+    bytes: number;
+    /** What they may hold, see `zygoteMemoryMb`; `null` before the first call. */
+    limitBytes: number | null;
+    /** Zygotes that ended because all together held more. Counter. */
+    ended: number;
+  };
+  /** Packages that calls load themselves, because a zygote cannot or must not, and why. Absent when the options are bad. */
+  notPreloaded?: Array<{ packages: string[]; reason: string }>;
   /** Workers booted ahead of need. Gauges. Absent when the options are bad. */
   standby?: {
     /** Kinds of workers that some are kept of: one for each tree. */
@@ -755,9 +803,19 @@ export interface ExecutorMetrics {
     hits: number;
     evictions: number;
     renewals: number;
+    /** Compile caches that this process had made of trees' packages. */
+    compileCaches: number;
   };
   /** Source texts that are kept in their prepared form, and how often one of them spared the work. Absent when the options are bad. */
-  sources?: { kept: number; reused: number };
+  sources?: {
+    kept: number;
+    reused: number;
+    /**
+     * V8's code caches of large texts: those that are kept, with their bytes; and in all, caches made, calls that were spared compiling, and
+     * caches that V8 refused or that could not be made.
+     */
+    codeCaches: { kept: number; bytes: number; made: number; accepted: number; refused: number };
+  };
   [area: string]: unknown;
 }
 

@@ -40,8 +40,22 @@ function removeWorld(root) {
       return rmSync(root, { recursive: true, force: true });
     } catch (error) {
       if (triesLeft === 0) throw error;
+      // Installed trees are read-only, which stops everybody but root.
+      if (error.code === 'EACCES' || error.code === 'EPERM') letWrite(root);
       Atomics.wait(pause, 0, 0, 50);
     }
+  }
+}
+
+/** Makes folders writable for their owner, as far as they are this user's. */
+function letWrite(dir) {
+  try {
+    chmodSync(dir, 0o755);
+    for (const entry of readdirSync(dir, { withFileTypes: true })) {
+      if (entry.isDirectory()) letWrite(join(dir, entry.name));
+    }
+  } catch {
+    // Gone meanwhile, or another user's: the removal says so.
   }
 }
 

@@ -433,3 +433,30 @@ test('a store that other users cannot reach keeps the host’s user, and says so
   assert.match(one.why, /closed/);
   assert.equal(statSync(join(tmp, 'closed')).mode & 0o777, 0o700);
 });
+
+test('a control group that is named and cannot be used rejects calls, with the reason', {
+  skip: !LINUX && 'Linux',
+}, async () => {
+  const { SandboxExecutorFactory: Factory } = surface();
+  for (const [cgroupDir, why] of [
+    ['/proc', /cgroupDir.*\/proc is no folder of a cgroup v2 file system/],
+    ['/sys/fs/cgroup/there-is-none', /cgroupDir.*is no folder of a cgroup v2 file system/],
+  ]) {
+    const error = await rejection(new Factory({ cgroupDir }).executeFunctionTool('t', {}, tool('() => 1')));
+    assert.deepEqual([error.code, error.phase], ['ISOLATION_UNAVAILABLE', 'validate']);
+    assert.match(error.message, why);
+  }
+  const { layers, limits } = await surface().isolationReport();
+  const group = layers.find(({ name }) => name === 'controlGroup');
+  assert.match(group.enable, /Delegate=yes.*cgroupDir/s);
+  assert.equal(limits.find(({ option }) => option === 'cpus').inForce, false);
+});
+
+test('whether calls have control groups is said, with what would give them some', {
+  skip: !LINUX && 'Linux',
+}, async () => {
+  const group = layer('controlGroup');
+  if (group.inForce) assert.match(group.why, /MiB of memory, \d+ processes and threads/);
+  else assert.match(group.why, /cgroup v2|control group/);
+  assert.equal(group.tier, 'isolated');
+});

@@ -152,7 +152,7 @@ test('the report tells which limits are enforced, and by whom', async () => {
   const { limits } = await surface().isolationReport();
   assert.deepEqual(
     limits.map(({ option }) => option),
-    ['memoryMb', 'nativeMemoryMb', 'cpuSeconds', 'openFiles', 'fileSizeMb', 'diskMb', 'maxProcesses']
+    ['memoryMb', 'nativeMemoryMb', 'cpuSeconds', 'cpus', 'openFiles', 'fileSizeMb', 'diskMb', 'maxProcesses']
   );
   for (const { by } of limits) assert.match(by, /./);
   assert.match(limits.at(-1).by, /a call can exceed it between two looks.*RLIMIT_NPROC/);

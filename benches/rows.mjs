@@ -28,19 +28,21 @@ const WARM_UP_CALLS = 10;
 const CONFINED_FACTOR = 1.15;
 const ISOLATED_FACTOR = 1.6;
 
-/** Layers that can be refused from outside, each with what the refusal is called. */
+/** Layers that can be refused from outside, each with what the refusal is called, or with the setting that declines it. */
 const LAYERS = [
   { layer: 'pidNamespace', refused: 'pids' },
   { layer: 'mountNamespace', refused: 'roots' },
   { layer: 'systemCalls', refused: 'seccomp' },
   { layer: 'files', refused: 'landlock' },
   { layer: 'privateUser', refused: 'users' },
+  { layer: 'diskQuota', refused: 'nothing', env: { AGENTS_FUNCTION_TOOL_SANDBOX_RUN_FOLDERS: 'disk' } },
 ];
 /** The others, and why not. */
 const UNREFUSED = [
   ['ipcNamespace, utsNamespace', 'one system call makes all namespaces: they are refused together'],
   ['signals', 'it is a part of the Landlock domain that is asked for in memory, where no filter looks'],
   ['networkClosed', "it is in force with network: 'none' only"],
+  ['controlGroup', 'it is had by files that are written to, which no filter of system calls tells from others'],
   ['noNewPrivileges, capabilities', 'a process that is refused these does not run: no layer is left then'],
   [
     'processGroup, descriptors, environment, runFolder, treeKill',
@@ -119,6 +121,7 @@ export const ROWS = [
     measure: (bench) => asFastAsNode(bench, 'allocation', 'allocation-heavy tool, own time', 'allocating'),
   },
   { id: 'prepare', measure: preparing },
+  { id: 'big-text', measure: bigText },
   { id: 'tracing', measure: tracing },
   { id: 'after-calls', full: true, measure: afterCalls },
   { id: 'with-trees', full: true, measure: withTrees },
@@ -252,6 +255,40 @@ async function tracing(bench) {
   });
 }
 
+/** A large text at its first three uses: prepared, compiled, and taken from V8's cache, which is made meanwhile. */
+async function bigText(bench) {
+  const [texts] = bench.pick({ quick: [3], usual: [40] });
+  return withHost(bench, 'ours', { env: ALWAYS_WARM }, async (host) => {
+    await host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS });
+    const uses = [[], [], []];
+    const told = new Set();
+    for (let variant = 0; variant < texts; variant += 1) {
+      for (const samples of uses) {
+        await quiet(host.pid);
+        const seen = await host.ask('calls', { tool: 'bundle', variant, count: 1 });
+        told.add(faults(bench, 'ours', 'big-text', seen));
+        samples.push(...seen.ms);
+      }
+    }
+    const [first, second, third] = uses.map(summary);
+    const { metrics } = await host.ask('metrics');
+    const { accepted, refused } = metrics.sources.codeCaches;
+    return line({
+      id: 'big-text',
+      title: `warm call of a text of ${Math.round(TOOLS.bundle.code.length / 1000)} kB, compiled before`,
+      unit: 'ms',
+      target: 'faster than compiled anew',
+      sides: { ours: { value: third.p50, ...third, samples: uses[2] } },
+      met: third.p50 < second.p50,
+      notes: [
+        `compiled anew ${short(second.p50)} ms, and prepared before that ${short(first.p50)} ms`,
+        `caches taken ${accepted}, refused ${refused}`,
+        ...told,
+      ],
+    });
+  });
+}
+
 /* ------------------------------------------------------------------ times of calls */
 
 async function warm(bench, { tool, args, pauseMs, ...what }) {
@@ -287,8 +324,8 @@ async function refusals(bench, all) {
   const [blocks, count] = bench.pick({ quick: [3, 10], usual: [10, 50] });
   const hosts = [];
   try {
-    for (const refused of all) {
-      const host = await bench.start('ours', { env: ALWAYS_WARM, refused });
+    for (const { refused, env } of all) {
+      const host = await bench.start('ours', { env: { ...ALWAYS_WARM, ...env }, refused });
       hosts.push({ host, refused, blocks: [] });
       await host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS });
     }
@@ -314,7 +351,7 @@ async function refusals(bench, all) {
 
 /** What the tiers cost: a host that has all there is beside hosts that have less. */
 async function tiersOf(bench) {
-  const told = await refusals(bench, [undefined, 'namespaces', 'landlock']);
+  const told = await refusals(bench, [{}, { refused: 'namespaces' }, { refused: 'landlock' }]);
   const [all, ...less] = told;
   const base = told.at(-1).p50;
   const within = (tier) => (tier === 'isolated' ? ISOLATED_FACTOR : CONFINED_FACTOR);
@@ -336,7 +373,7 @@ async function tiersOf(bench) {
 
 /** What each layer costs: a line for each that can be refused, and in words why the others cannot. */
 async function layersOf(bench) {
-  const [all, ...less] = await refusals(bench, ['nothing', ...LAYERS.map(({ refused }) => refused)]);
+  const [all, ...less] = await refusals(bench, [{ refused: 'nothing' }, ...LAYERS]);
   const lines = [];
   const notes = UNREFUSED.map(([layers, why]) => `${layers}: no line, as ${why}`);
   for (const [at, { layer }] of LAYERS.entries()) {

@@ -15,11 +15,13 @@ const LIMITS = {
   memoryMb: 'MiB',
   nativeMemoryMb: 'MiB',
   cpuSeconds: 's',
+  cpus: '',
   openFiles: '',
   fileSizeMb: 'MiB',
   diskMb: 'MiB',
   maxProcesses: '',
   maxConcurrent: '',
+  zygoteMemoryMb: 'MiB',
   storeMaxBytes: 'bytes',
 };
 
@@ -185,7 +187,8 @@ function limits({ settings, isolation, style, marks }) {
 }
 
 function shownValue({ option, value }) {
-  if (value === null) return 'none';
+  // Without one it is a share of what the machine has.
+  if (value === null) return option === 'zygoteMemoryMb' ? 'by memory' : 'none';
   const unit = LIMITS[option];
   if (unit === 'bytes') return shownBytes(value);
   if (unit === 'ms') return shownTime(value);

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use crate::{
     error::{Code, Phase, SandboxError},
     install::{DependencyPolicy, InstallScripts},
-    limits::{CallLimits, MIN_MEMORY_MB, MIN_OPEN_FILES},
+    limits::{CallLimits, MIN_CPUS, MIN_MEMORY_MB, MIN_OPEN_FILES},
     start::Rung,
 };
 
@@ -138,6 +138,12 @@ pub struct Settings {
     pub cleanup_interval: Duration,
     /// What one call may use of the machine.
     pub limits: CallLimits,
+    /// Thousandths of a processor that all processes of a call together may use at once; none: no limit.
+    pub cpu_thousandths: Option<u32>,
+    /// What zygotes and the workers that they have ready may hold together, MiB; none: a share of the machine's memory.
+    pub zygote_memory_mb: Option<u32>,
+    /// The control group in which those of calls are made; none: one is looked for.
+    pub cgroup_dir: Option<PathBuf>,
     /// One budget over all permits of the process.
     pub max_concurrent: Option<u32>,
     /// How long what a function left running may go on.
@@ -287,6 +293,9 @@ impl<'a> Reader<'a> {
                 1.0,
             )?,
             limits: self.limits()?,
+            cpu_thousandths: self.thousandths(&key("cpus", "CPUS"), MIN_CPUS)?,
+            zygote_memory_mb: self.whole(&key("zygoteMemoryMb", "ZYGOTE_MEMORY_MB"), 0.0)?,
+            cgroup_dir: self.path(&key("cgroupDir", "CGROUP_DIR"))?,
             max_concurrent: self.optional_count(&key("maxConcurrent", "MAX_CONCURRENT"))?,
             linger: self.duration(&key("lingerMs", "LINGER_MS"), 250.0, 0.0)?,
             install_timeout: self.duration(&key("installTimeoutMs", "INSTALL_TIMEOUT_MS"), 50_000.0, 1.0)?,
@@ -412,6 +421,16 @@ impl<'a> Reader<'a> {
             reason = "clamped to the range of u32 first"
         )]
         Ok(self.number(key, min)?.map(|number| number.ceil().min(f64::from(u32::MAX)) as u32))
+    }
+
+    /// A number with a fraction, in thousandths.
+    fn thousandths(&mut self, key: &Key, min: f64) -> Result<Option<u32>, SandboxError> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped to the range of u32 first"
+        )]
+        Ok(self.number(key, min)?.map(|number| (number * 1000.0).round().min(f64::from(u32::MAX)) as u32))
     }
 
     fn count(&mut self, key: &Key, default: u32) -> Result<u32, SandboxError> {
@@ -734,6 +753,9 @@ mod tests {
             ("MEMORY_MB", &["0", "15", "-5", "0x", "0x+5", "1_000", "1,5", "12MB", "true"]),
             ("NATIVE_MEMORY_MB", &["0", "all"]),
             ("CPU_SECONDS", &["0", "1s"]),
+            ("CPUS", &["0", "0.001", "all"]),
+            ("ZYGOTE_MEMORY_MB", &["-1", "2GB"]),
+            ("CGROUP_DIR", &["server", "./x"]),
             ("OPEN_FILES", &["0", "63"]),
             ("FILE_SIZE_MB", &["0", "1GB"]),
             ("DISK_MB", &["0", "none"]),

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -31,7 +31,7 @@ use crate::{
     pool::Lease,
     process::ExitStatus,
     queue::{self, Acquire, Permit, Vcpus},
-    source::{self, Prepared, Runtime},
+    source::{self, CodeKey, Flags, Prepared, Runtime, Use},
     start::{Breed, HomeStore, Ladder as _, Rung, Verdict, Worker, WorkerSpec},
     store::RunFolder,
     supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
@@ -47,6 +47,8 @@ const QUICK_SOURCE_BYTES: usize = 32 * 1024;
 const WARM_CONCURRENCY_SETS: usize = 2;
 /// Stands for the tool in the log, where a set is prepared before any tool wants it.
 const WARM_TOOL_ID: &str = "warm";
+/// And where a text is compiled for calls to come.
+const COMPILE_TOOL_ID: &str = "compile";
 /// A deadline of a shutdown is never longer (a year): timers overflow on the largest durations.
 const MAX_DEADLINE: Duration = Duration::from_hours(365 * 24);
 
@@ -445,6 +447,7 @@ impl Setup {
             .get_or_try_init(|| async {
                 let (store, ground) = self.account.ground(self.host).await?;
                 let (settings, facts) = (&self.settings, &self.facts);
+                self.host.limit_zygotes(settings.zygote_memory_mb).await;
                 // Of another Node than the host's it is not known yet.
                 let abi = facts.node_abi.as_deref().filter(|_| settings.node_path == facts.exec_path);
                 Ok(Arc::new(Breed {
@@ -463,7 +466,9 @@ impl Setup {
     /// Isolation never weakens silently: what is asked for and not to be had is an error.
     async fn shielded(&self) -> Result<(), SandboxError> {
         let (_, ground) = self.account.ground(self.host).await?;
-        match ground.report.objection(self.settings.isolation_required, self.settings.network) {
+        let without_group = || self.settings.cgroup_dir.as_ref().and_then(|_| ground.report.no_group());
+        let objection = ground.report.objection(self.settings.isolation_required, self.settings.network);
+        match objection.or_else(without_group) {
             None => Ok(()),
             Some(text) => Err(SandboxError::new(Code::IsolationUnavailable, Phase::Validate, text)),
         }
@@ -491,6 +496,8 @@ fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
 /// the order in which they stand.
 struct Running {
     job: Job,
+    /// Names the code cache that the job has or may have.
+    code_key: Option<CodeKey>,
     run: RunFolder,
     lease: Lease<Sandbox>,
     permit: Permit,
@@ -618,8 +625,44 @@ impl Setup {
         state.story.step(Step::Start, None, Some(lease.reused()));
         let starting = self.worker(request, &prepared.packages, &lease);
         let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
-        let job = self.job(request, &prepared, args_json, &lease, &run);
-        Ok((worker, Running { job, run, lease, permit }))
+        let mut job = self.job(request, &prepared, args_json, &lease, &run);
+        let code_key = self.code_key(&prepared, worker.rung).await?;
+        if let Some(key) = &code_key {
+            job.code_cache = self.code_cache(key, worker.rung, &job, &lease).await?;
+        }
+        Ok((worker, Running { job, code_key, run, lease, permit }))
+    }
+
+    /// Names what V8's code cache of a text is good for; nothing for what is compiled in no time.
+    async fn code_key(&self, prepared: &Prepared, rung: Rung) -> Result<Option<CodeKey>, SandboxError> {
+        let Some(digest) = prepared.code_digest else { return Ok(None) };
+        let breed = self.breed().await?;
+        let flags =
+            Flags { node: breed.node.clone(), memory_mb: breed.memory_mb, forked: rung == Rung::Zygote };
+        Ok(Some((digest, flags)))
+    }
+
+    /// The cache, if there is one; has it made at the text's second use.
+    async fn code_cache(
+        &self,
+        key: &CodeKey,
+        rung: Rung,
+        job: &Job,
+        sandbox: &Sandbox,
+    ) -> Result<Option<Arc<[u8]>>, SandboxError> {
+        let found = self.host.compiled().take(key);
+        match found {
+            Use::Plain => Ok(None),
+            Use::With(cache) => Ok(Some(cache)),
+            Use::Make => {
+                let spec = self.spec(&BTreeMap::new(), COMPILE_TOOL_ID.into(), sandbox).await?;
+                let forced = if rung == Rung::Zygote { Rung::Zygote } else { Rung::Spawn };
+                let spec = WorkerSpec { forced: Some(forced), ..spec };
+                let job = Job { compiles_only: true, compile_cache: None, args: None, ..job.clone() };
+                self.host.compile_text(key.clone(), spec, job);
+                Ok(None)
+            }
+        }
     }
 
     fn check(&self, request: &Request) -> Result<Arc<Prepared>, SandboxError> {
@@ -691,7 +734,12 @@ impl Setup {
         self.account.check_node(self.host).await?;
         self.shielded().await?;
         let wanted = self.account.wanted(self.host, dependencies).await?;
-        self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await.map(drop)
+        let sandbox = self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await?;
+        if !dependencies.is_empty() {
+            let spec = self.spec(dependencies, WARM_TOOL_ID.into(), &sandbox).await?;
+            self.host.compile(&spec, &sandbox.tree).await;
+        }
+        Ok(())
     }
 
     async fn lease(&self, request: &Request) -> Result<Lease<Sandbox>, SandboxError> {
@@ -710,22 +758,35 @@ impl Setup {
         self.host.lease(&wanted, &self.settings, &request.tool_id).await
     }
 
+    /// For workers of a sandbox; with all of its packages.
+    async fn spec(
+        &self,
+        dependencies: &BTreeMap<String, String>,
+        tool_id: Arc<str>,
+        sandbox: &Sandbox,
+    ) -> Result<WorkerSpec, SandboxError> {
+        Ok(WorkerSpec {
+            breed: Arc::clone(self.breed().await?),
+            scripts: self.host.scripts(&sandbox.store),
+            tree: Arc::clone(sandbox.tree.dir()),
+            packages: dependencies.keys().cloned().collect(),
+            has_dependencies: !dependencies.is_empty(),
+            tool_id,
+            forced: self.settings.start,
+        })
+    }
+
     async fn worker(
         &self,
         request: &Request,
         packages: &[String],
         sandbox: &Sandbox,
     ) -> Result<(Worker, RunFolder), SandboxError> {
-        let declared = packages.iter().filter(|name| request.dependencies.contains_key(*name));
-        let spec = WorkerSpec {
-            breed: Arc::clone(self.breed().await?),
-            scripts: self.host.scripts(&sandbox.store),
-            tree: Arc::clone(sandbox.tree.dir()),
-            packages: declared.cloned().collect(),
-            has_dependencies: !request.dependencies.is_empty(),
-            tool_id: Arc::clone(&request.tool_id),
-            forced: self.settings.start,
-        };
+        let mut spec = self.spec(&request.dependencies, Arc::clone(&request.tool_id), sandbox).await?;
+        if spec.has_dependencies {
+            self.host.compile_soon(&spec, &sandbox.tree);
+        }
+        spec.packages.retain(|name| packages.contains(name));
         let mut worker = self.host.ladder().start(spec).await.map_err(|error| {
             tracing::error!(
                 target: NATIVE,
@@ -766,6 +827,9 @@ impl Setup {
             column_offset: prepared.column_offset,
             source_map: prepared.source_map.clone(),
             max_result_bytes: self.settings.max_output_bytes,
+            compile_cache: run.compile_cache().map(Path::to_path_buf),
+            compiles_only: false,
+            code_cache: None,
             code: prepared.code.clone(),
             args: args_json,
         }
@@ -780,7 +844,8 @@ impl Setup {
         state: &CallState,
         settle: oneshot::Sender<Answer>,
     ) {
-        let Running { job, run, lease, permit } = running;
+        let Running { job, code_key, run, lease, permit } = running;
+        let given = code_key.filter(|_| job.code_cache.is_some());
         let rung = worker.rung;
         state.story.step(Step::Run, Some(rung), None);
         self.host.counters().started(rung);
@@ -791,12 +856,22 @@ impl Setup {
             call: self.settings.limits,
         };
         let process = &worker.started.process;
-        let aside = gauge::aside(run.written(), process.pid(), process.keepers(), limits.call);
+        let group = process.group().cloned();
+        let aside = gauge::aside(run.written(), process.pid(), process.keepers(), group.clone(), limits.call);
         let output = state.story.events.clone().filter(|_| request.wants_logs);
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
-        let report =
+        let mut report =
             supervise::supervise(worker, job, limits, state.cancel.clone(), settle, output, aside).await;
+        if let Some(group) = group {
+            // Off the async threads: the kernel adds up what all processors have counted.
+            let used = tokio::task::spawn_blocking(move || group.used()).await.unwrap_or_default();
+            report.cpu_us = report.cpu_us.max(used.cpu_us.unwrap_or(0));
+            report.memory_peak_bytes = used.memory_peak_bytes;
+        }
         self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure));
+        if let Some((key, accepted)) = given.zip(report.took_cache) {
+            self.host.compiled().judged(&key, accepted);
+        }
         self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
         drop(run); // removed in the background
@@ -974,6 +1049,9 @@ fn usage(
     if cfg!(unix) && report.exit != ExitStatus::Lost {
         usage["cpuMs"] = json!(ms(Duration::from_micros(report.cpu_us)));
         usage["maxRssBytes"] = json!(report.max_rss_kib.saturating_mul(1024));
+    }
+    if let Some(bytes) = report.memory_peak_bytes {
+        usage["memoryPeakBytes"] = json!(bytes);
     }
     usage
 }

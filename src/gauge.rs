@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -11,6 +11,7 @@ use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
     error::SandboxError,
+    group::{Counted, Group},
     limits::{CallLimits, DISK_LIMIT_FILES},
     store::Written,
     supervise::Aside,
@@ -29,13 +30,20 @@ const DEPTH_LIMIT_FOLDERS: usize = 1024;
 /// How old the count of [`memory_kills`] that a call begins with may be.
 const KILLS_FRESH: Duration = Duration::from_secs(1);
 
-/// What is seen of a call from the side. `keepers` of its processes are not the function's.
-pub fn aside(written: Written, pid: u32, keepers: u32, limits: CallLimits) -> Aside {
+/// What is seen of a call from the side. `keepers` of its processes are not the function's; `group` is its control group.
+pub fn aside(
+    written: Written,
+    pid: u32,
+    keepers: u32,
+    group: Option<Arc<Group>>,
+    limits: CallLimits,
+) -> Aside {
     let before = memory_kills_lately();
     Aside {
         room_is_limited: !matches!(written, Written::Disk(_)),
         exceeded: Box::pin(exceeded(written, pid, keepers, limits)),
         oom_killed: Box::new(move || memory_kills().zip(before).is_some_and(|(now, before)| now > before)),
+        counted: Box::new(move || group.as_ref().map_or_else(Counted::default, |group| group.counted())),
     }
 }
 

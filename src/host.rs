@@ -18,9 +18,12 @@ use tokio::{
 };
 
 use crate::{
+    code_cache,
+    compile_cache::Compiler,
     config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
     executor::{Answer, Inner, QueueClass, Spent},
+    group::{self, CallGroups, Groups, find::Refusal},
     histogram::{BOUNDS_MS, Histogram},
     install::{self, InstallContext, Scope},
     isolation::{Ground, Report},
@@ -29,15 +32,16 @@ use crate::{
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
-    source::{self, Prepared, Runtime as SourceRuntime, SourceError},
-    start::{Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts},
+    source::{self, CodeCache, CodeKey, Prepared, Runtime as SourceRuntime, SourceError},
+    start::{self, Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts, WorkerSpec},
     store::{Store, Tree},
     supply::{self, Order, Supply, Terms},
     timeline::{TIMED, ms},
+    worker::protocol::Job,
 };
 
 #[cfg(target_os = "linux")]
-use crate::isolation::{self, Places, Quota, Survey};
+use crate::isolation::{Places, Quota, Survey};
 
 /// Threads of the core's runtime. Two, because nothing on it computes for long: it waits for processes.
 const RUNTIME_THREADS: usize = 2;
@@ -51,6 +55,9 @@ const SUCCESSION_WAIT: Duration = Duration::from_secs(1);
 
 /// What was kept ready is killed: it is gone within this, or something is wrong with the machine.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Folders for control groups that one process uses.
+const CGROUP_DIRS_LIMIT: usize = 16;
 
 /// Between two looks whether it is.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -112,6 +119,7 @@ pub struct Host {
     queue: Queue,
     pool: Pool<Sandbox, SandboxError>,
     supply: Arc<Supply>,
+    compiler: Arc<Compiler>,
     starter: Arc<ProcessStarter>,
     ladder: Arc<RungLadder>,
     /// Sandboxes of each tree.
@@ -119,9 +127,12 @@ pub struct Host {
     stores: Mutex<HashMap<PathBuf, OpenStore>>,
     counters: Counters,
     prepared: Mutex<source::Cache>,
+    compiled: Mutex<CodeCache>,
     sweeping: AtomicBool,
     #[cfg(target_os = "linux")]
     survey: OnceCell<Survey>,
+    /// Control groups, by the folder that was named for them.
+    groups: Mutex<BTreeMap<Option<PathBuf>, Arc<FoundGroups>>>,
     executors: Mutex<Vec<Weak<Inner>>>,
     /// Of the executor that last found out what it is put under.
     last_report: Mutex<Option<Report>>,
@@ -133,6 +144,9 @@ struct OpenStore {
     /// The smallest limit that any executor asked for, bytes.
     max_bytes: u64,
 }
+
+/// What came of looking for control groups.
+type FoundGroups = OnceCell<Result<Arc<Groups>, Refusal>>;
 
 /// What one executor wants, found out at its first calls.
 #[derive(Debug)]
@@ -179,6 +193,13 @@ impl Account {
             .get_or_try_init(|| async {
                 let store = host.store(&self.settings, &self.facts).await?;
                 let ground = host.ground(&store, &self.settings, &self.facts).await;
+                let ground = {
+                    let in_memory = ground.shield.workers_make_run_folders();
+                    ground.with_groups(host.groups(&self.settings, in_memory).await)
+                };
+                if self.settings.cpu_thousandths.is_some() && !ground.limits_processors() {
+                    tracing::warn!(target: NATIVE, "The option cpus is not in force: see controlGroup in isolationReport()");
+                }
                 *host.last_report.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(ground.report.clone());
                 Ok((store, ground))
@@ -323,15 +344,18 @@ impl Host {
             queue: Queue::new(),
             pool,
             supply,
+            compiler: Arc::default(),
             live: Arc::default(),
             ladder,
             starter,
             stores: Mutex::default(),
             counters: Counters::default(),
             prepared: Mutex::default(),
+            compiled: Mutex::default(),
             sweeping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             survey: OnceCell::new(),
+            groups: Mutex::default(),
             executors: Mutex::default(),
             last_report: Mutex::default(),
         })
@@ -372,6 +396,20 @@ impl Host {
         let prepared = Arc::new(source::prepare(text, runtime)?);
         cache().insert(text, runtime, Arc::clone(&prepared));
         Ok(prepared)
+    }
+
+    /// What V8 compiled of texts before.
+    pub fn compiled(&self) -> MutexGuard<'_, CodeCache> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has V8's code cache of `job`'s code made in the background, by a worker that `spec` describes and that does nothing else.
+    pub fn compile_text(&'static self, key: CodeKey, spec: WorkerSpec, job: Job) {
+        let work = async move {
+            let made = code_cache::make(&self.ladder, spec, job).await;
+            self.compiled().made(&key, made);
+        };
+        self.supply.spawn_on(work, self.runtime.handle());
     }
 
     /// Permits.
@@ -501,6 +539,27 @@ impl Host {
         &self.ladder
     }
 
+    /// Lets zygotes hold so many MiB, or a share of the machine's memory.
+    pub async fn limit_zygotes(&self, memory_mb: Option<u32>) {
+        let bytes = if let Some(mb) = memory_mb {
+            u64::from(mb) * 1024 * 1024
+        } else {
+            let found = self.runtime.spawn_blocking(start::machine_bytes).await;
+            start::default_limit_bytes(found.unwrap_or(None))
+        };
+        self.ladder.limit_memory(bytes);
+    }
+
+    /// Has the compile caches of a tree in use made, later, where they are missing. `spec.packages` are all of the tree's.
+    pub fn compile_soon(&self, spec: &WorkerSpec, tree: &Tree) {
+        self.compiler.soon(&self.supply, &self.ladder, spec, tree);
+    }
+
+    /// Now.
+    pub async fn compile(&self, spec: &WorkerSpec, tree: &Tree) {
+        self.compiler.make(&self.ladder, spec, tree).await;
+    }
+
     /// The scripts that workers run, on disk in `store`.
     pub fn scripts(&self, store: &Store) -> ScriptSource {
         let store = store.clone();
@@ -519,7 +578,7 @@ impl Host {
             let library = process::choice::zygote_library();
             let places = Places::find(&at, &base_stores, &node, library, &env);
             let no_reach = places.no_reach(&at);
-            (places, no_reach, isolation::memory_bytes())
+            (places, no_reach, start::machine_bytes())
         });
         let tasks = settings.limits.tasks();
         let nothing = Survey::default();
@@ -528,6 +587,49 @@ impl Host {
             found.await.map_or((&nothing, (Places::default(), None, None)), |found| (survey, found));
         let quota = Quota::new(&settings.limits, settings.run_folders, memory);
         Ground::new(survey, settings.network, places, no_reach, tasks, quota)
+    }
+
+    /// Control groups for calls with these settings, whose run folders may be `in_memory`; looked for once for each folder that is named.
+    async fn groups(&'static self, settings: &Settings, in_memory: bool) -> group::Found {
+        let found = {
+            let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            if groups.len() >= CGROUP_DIRS_LIMIT && !groups.contains_key(&settings.cgroup_dir) {
+                return Err(Refusal::new(format!(
+                    "more than {CGROUP_DIRS_LIMIT} folders are named by cgroupDir"
+                )));
+            }
+            Arc::clone(groups.entry(settings.cgroup_dir.clone()).or_default())
+        };
+        let found = found.get_or_init(|| self.look_for_groups(settings.cgroup_dir.clone())).await.clone();
+        found.map(|groups| {
+            CallGroups::new(groups, settings.limits.of_group(settings.cpu_thousandths, in_memory))
+        })
+    }
+
+    #[cfg(target_os = "linux")]
+    async fn look_for_groups(&'static self, named: Option<PathBuf>) -> Result<Arc<Groups>, Refusal> {
+        group::detect(&*self.starter, named).await
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn look_for_groups(&'static self, _: Option<PathBuf>) -> Result<Arc<Groups>, Refusal> {
+        Err(Refusal::new("needs Linux"))
+    }
+
+    fn all_groups(&self) -> Vec<Arc<Groups>> {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.values().filter_map(|found| found.get()?.as_ref().ok()).cloned().collect()
+    }
+
+    /// Removes control groups that nobody uses.
+    async fn rest_groups(&self) {
+        let groups = self.all_groups();
+        let _ = self.runtime.spawn_blocking(move || groups.iter().for_each(|groups| groups.rest())).await;
+    }
+
+    /// Whether any control groups limit processors.
+    fn limits_processors(&self) -> bool {
+        self.all_groups().iter().any(|groups| groups.controllers().cpu)
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -542,8 +644,10 @@ impl Host {
             Some(report) => report,
             None => account.ground(self).await?.1.report.clone(),
         };
+        let in_groups = report.has("controlGroup");
+        let cpus = in_groups && self.limits_processors();
         let mut report = json!(report);
-        report["limits"] = limits::report();
+        report["limits"] = limits::report(in_groups, cpus);
         Ok(report)
     }
 
@@ -551,12 +655,14 @@ impl Host {
     /// store.
     pub async fn drain(&self) {
         self.pool.drain();
-        self.ladder.drain();
         self.supply.stop().await;
+        // Nothing in the background has any more made ready.
+        self.ladder.drain();
         let stores = self.open_stores();
         let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(|open| open.store.flush()));
         self.starter.shutdown().await;
         let _ = flushed.await;
+        self.rest_groups().await;
     }
 
     /// As [`Self::drain`], and waits until the launcher, and so everything that it started, is gone.
@@ -566,6 +672,7 @@ impl Host {
         while !self.starter.shutdown().await && Instant::now() < end {
             tokio::time::sleep(DRAIN_POLL).await;
         }
+        self.rest_groups().await;
     }
 
     /// Everything countable.
@@ -595,6 +702,8 @@ impl Host {
                 "waiting": pool.waiting,
             },
             "zygotes": ready.zygotes,
+            "zygoteMemory": ready.memory,
+            "notPreloaded": self.ladder.not_preloaded(),
             "standby": ready.standby,
             "store": self.store_metrics(settings, facts),
             "sources": self.source_metrics(),
@@ -610,7 +719,19 @@ impl Host {
 
     fn source_metrics(&self) -> Value {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        json!({ "kept": prepared.len(), "reused": prepared.hits() })
+        let compiled = self.compiled();
+        let ((kept, bytes), counts) = (compiled.held(), compiled.counts());
+        json!({
+            "kept": prepared.len(),
+            "reused": prepared.hits(),
+            "codeCaches": {
+                "kept": kept,
+                "bytes": bytes,
+                "made": counts.made,
+                "accepted": counts.accepted,
+                "refused": counts.refused,
+            },
+        })
     }
 
     /// The executor's own store, and what this process did in all of its stores.
@@ -622,6 +743,7 @@ impl Host {
             "trees": usage.trees,
             "bytes": usage.bytes,
             "evictions": usage.evictions,
+            "compileCaches": self.compiler.made(),
         });
         for (name, count) in self.supply.counts() {
             metrics[name] = count;

@@ -2,11 +2,14 @@
 
 #[cfg(feature = "napi")]
 mod binding;
+pub mod code_cache;
+pub mod compile_cache;
 pub mod config;
 pub mod config_report;
 pub mod error;
 pub mod executor;
 pub mod gauge;
+pub mod group;
 pub mod histogram;
 pub mod host;
 pub mod install;

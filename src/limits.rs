@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::process;
+use crate::{group::plan::GroupLimits, process};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -18,6 +18,9 @@ const CODE_MB: u64 = 512;
 const THREADS: u64 = 16;
 /// Resident memory of a Node, or of another program, that has done nothing yet.
 const PROGRAM_MB: u64 = 64;
+/// What a call's control group has on top of its limits, MiB: Node itself, what is cached of files, and what the kernel holds for
+/// the processes.
+const GROUP_MB: u64 = 256;
 /// Threads of one process, as far as the kernel's count of a user's threads goes: a Node has eleven.
 const PROCESS_TASKS: u32 = 16;
 /// And on top of that, for one that starts many.
@@ -27,6 +30,8 @@ const OLD_NODE_ABI: u32 = 127;
 
 /// With less of a heap Node does not boot.
 pub const MIN_MEMORY_MB: f64 = 16.0;
+/// With less of a processor nothing gets done.
+pub const MIN_CPUS: f64 = 0.01;
 /// Fewer would not let Node itself work.
 pub const MIN_OPEN_FILES: f64 = 64.0;
 /// Files and folders in working and temp folder: more cost the machine more than their bytes do.
@@ -95,14 +100,34 @@ impl CallLimits {
         self.processes.saturating_mul(PROCESS_TASKS).saturating_add(MORE_TASKS)
     }
 
+    /// What all processes of a call together may use, where the kernel can be told so. `in_memory`: what it writes is, and counts.
+    pub fn of_group(&self, cpu_thousandths: Option<u32>, in_memory: bool) -> GroupLimits {
+        let written_mb = if in_memory { u64::from(self.disk_mb) } else { 0 };
+        let memory_mb = u64::from(self.memory_mb) + u64::from(self.native_memory_mb) + written_mb + GROUP_MB;
+        GroupLimits {
+            memory_bytes: memory_mb * MIB,
+            // Those that keep a PID namespace count here, so that this is reached before the limit of the call's user: only this one is
+            // told as what it is.
+            tasks: self.tasks(),
+            cpu_thousandths,
+        }
+    }
+
     /// Bytes in working and temp folder.
     pub fn disk_bytes(&self) -> u64 {
         u64::from(self.disk_mb) * MIB
     }
 }
 
-/// Who enforces each limit here, for `isolationReport()`.
-pub fn report() -> Value {
+/// Who enforces each limit here, for `isolationReport()`. `in_groups`: calls have control groups; `cpus`: which limit processors.
+pub fn report(in_groups: bool, cpus: bool) -> Value {
+    let by_group = |what: &str| {
+        if in_groups {
+            format!("{what}. All of the call's processes together: its control group")
+        } else {
+            what.to_owned()
+        }
+    };
     let limit =
         |option: &str, in_force: bool, by: &str| json!({ "option": option, "inForce": in_force, "by": by });
     let linux = cfg!(target_os = "linux");
@@ -111,10 +136,17 @@ pub fn report() -> Value {
         limit(
             "nativeMemoryMb",
             linux,
-            "the kernel (RLIMIT_DATA), per process, with room for what Node reserves; and looks at what the call's processes hold \
-             together: a call can exceed it between two looks",
+            &by_group(
+                "the kernel (RLIMIT_DATA), per process, with room for what Node reserves; and looks at what the call's processes hold \
+                 together: a call can exceed it between two looks",
+            ),
         ),
         limit("cpuSeconds", cfg!(unix), "the kernel (RLIMIT_CPU), per process"),
+        limit(
+            "cpus",
+            cpus,
+            "the kernel, all of the call's processes together: its control group (layer controlGroup)"
+        ),
         limit("openFiles", cfg!(unix), "the kernel (RLIMIT_NOFILE), per process"),
         limit("fileSizeMb", cfg!(unix), "the kernel (RLIMIT_FSIZE)"),
         limit(
@@ -126,9 +158,11 @@ pub fn report() -> Value {
         limit(
             "maxProcesses",
             linux,
-            "looks at the call's process tree while it runs; a call can exceed it between two looks. Where it has a user of its own \
-             (layer privateUser), the kernel keeps it from more than 16 threads for each of these processes (RLIMIT_NPROC), \
-             calls of one tree together from four times as many",
+            &by_group(
+                "looks at the call's process tree while it runs; a call can exceed it between two looks. Where it has a user of its own \
+                 (layer privateUser), the kernel keeps it from more than 16 threads for each of these processes (RLIMIT_NPROC), \
+                 calls of one tree together from four times as many",
+            ),
         ),
     ])
 }
@@ -144,6 +178,10 @@ mod tests {
         assert_eq!((data_mb(Some("127")), data_mb(Some("137")), data_mb(None)), (342, 9046, 9046));
         assert_eq!(CallLimits { processes: 10, ..limits }.tasks(), 416);
         assert_eq!(CallLimits { processes: u32::MAX, ..limits }.tasks(), u32::MAX);
+        let group = limits.of_group(Some(500), false);
+        assert_eq!((group.memory_bytes / MIB, group.tasks, group.cpu_thousandths), (406, 2304, Some(500)));
+        let written = CallLimits { disk_mb: 7, ..limits }.of_group(None, true);
+        assert_eq!(written.memory_bytes / MIB, 413, "what is written in memory has its own limit");
         let most = CallLimits { memory_mb: u32::MAX, native_memory_mb: u32::MAX, ..limits };
         assert!(most.of_process(None).data_bytes.is_some());
     }

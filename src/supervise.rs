@@ -22,6 +22,7 @@ use tokio::{
 
 use crate::{
     error::{Code, Phase, SandboxError},
+    group::Counted,
     limits::CallLimits,
     process::{BoxFuture, Duplex, ExitStatus, Process},
     start::Worker,
@@ -69,6 +70,8 @@ pub struct Aside {
     pub oom_killed: Box<dyn Fn() -> bool + Send>,
     /// Whether it is the call's own limit, and not the disk's, that there is no room for more of what it writes.
     pub room_is_limited: bool,
+    /// What the call's control group has counted, if it has one. Asked where a process ended before its function had settled.
+    pub counted: Box<dyn Fn() -> Counted + Send>,
 }
 
 impl Aside {
@@ -78,6 +81,7 @@ impl Aside {
             exceeded: Box::pin(std::future::pending()),
             oom_killed: Box::new(|| false),
             room_is_limited: false,
+            counted: Box::new(Counted::default),
         }
     }
 }
@@ -162,12 +166,16 @@ pub struct RunReport {
     pub cpu_us: u64,
     /// See [`crate::process::TreeState::max_rss_kib`].
     pub max_rss_kib: u64,
+    /// The most memory that all processes of the call held together, bytes, where somebody counted.
+    pub memory_peak_bytes: Option<u64>,
     /// Whether something was still running at the end of the linger and had to be ended.
     pub lingered: bool,
     /// The last of stdout.
     pub stdout_tail: String,
     /// The last of stderr.
     pub stderr_tail: String,
+    /// Whether V8 took the code cache of the job, where it had one and it came to that.
+    pub took_cache: Option<bool>,
     /// From the call of [`supervise`] until the answer was known.
     pub settled: Duration,
     /// From the call of [`supervise`] until the tree was gone.
@@ -482,6 +490,8 @@ impl Run {
             exit,
             cpu_us: self.process.state().cpu_us,
             oom_killed: matches!(exit, ExitStatus::Signal(_)) && (self.aside.oom_killed)(),
+            counted: (self.aside.counted)(),
+            in_memory: self.aside.room_is_limited,
         };
         let error = self.notes.ended(end, &self.captured.stderr.tail.text(), &self.limits.call);
         self.settle(Err(error));
@@ -572,7 +582,9 @@ impl Run {
             bytes: self.captured.bytes,
             cpu_us: state.cpu_us,
             max_rss_kib: state.max_rss_kib,
+            memory_peak_bytes: None,
             lingered: self.lingered,
+            took_cache: self.notes.took_cache(),
             stdout_tail: self.captured.stdout.tail.text(),
             stderr_tail: self.captured.stderr.tail.text(),
             settled: self.settled.map_or_else(|| self.began.elapsed(), |at| at - self.began),
@@ -761,6 +773,9 @@ mod tests {
             column_offset: 0,
             source_map: None,
             max_result_bytes: 1000,
+            compile_cache: None,
+            compiles_only: false,
+            code_cache: None,
             code: "return () => 1".to_owned(),
             args,
         }
@@ -900,7 +915,9 @@ mod tests {
             bytes: 8,
             cpu_us: 7,
             max_rss_kib: 8,
+            memory_peak_bytes: None,
             lingered: false,
+            took_cache: Some(true),
             stdout_tail: "a値".to_owned(),
             stderr_tail: "b".to_owned(),
             settled: Duration::ZERO,
@@ -1021,6 +1038,23 @@ mod tests {
         assert_eq!(fake.act().await, (Act::Kill, ms(70)));
         fake.gone();
         assert_eq!(fake.report().await.failure, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_control_group_has_counted_tells_why_a_process_ended() {
+        let (killed, aborted) = (ExitStatus::Signal(SIGKILL), ExitStatus::Signal(libc::SIGABRT));
+        let nothing = Counted::default();
+        for (exit, counted, code) in [
+            (killed, Counted { out_of_memory: true, ..nothing }, Code::MemoryLimit),
+            (aborted, Counted { tasks_refused: true, ..nothing }, Code::ProcessLimit),
+            (killed, nothing, Code::Killed),
+        ] {
+            let aside = Aside { counted: Box::new(move || counted), ..Aside::nothing() };
+            let mut fake = start_beside(LIMITS, job(None), aside);
+            fake.started().await;
+            fake.exit(exit, false);
+            assert_eq!(fake.error().await.0.code, code);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -168,6 +168,9 @@ impl Bench {
             column_offset: 0,
             source_map: None,
             max_result_bytes: MAX_OUTPUT_BYTES,
+            compile_cache: None,
+            compiles_only: false,
+            code_cache: None,
             code: format!("return (\n{text}\n);"),
             args: None,
         }

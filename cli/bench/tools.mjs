@@ -8,6 +8,16 @@ const PACKAGES = { lodash: '4.18.1', zod: '4.6.7', axios: '1.21.1' };
 const CPU_ROUNDS = 200_000_000;
 const ALLOCATION_ROUNDS = 60;
 
+/** As a bundle is: much that few calls run. */
+const BUNDLE_FUNCTIONS = 500;
+const oneOfMany = (at) => `
+  function helper${at}(a, b) {
+    const found = { a, b, n: ${at} };
+    if (a > b) return Object.keys(found).map((key) => found[key] + ${at});
+    for (let i = 0; i < 10; i++) found['k' + i] = a * i;
+    return JSON.stringify(found);
+  }`;
+
 const plusOne = (args, answer) => answer === args.n + 1;
 
 export const TOOLS = {
@@ -52,6 +62,13 @@ export const TOOLS = {
     }`,
     right: plusOne,
   },
+  /** Of 116 kB. */
+  bundle: {
+    code: `({ n }) => {${Array.from({ length: BUNDLE_FUNCTIONS }, (_, at) => oneOfMany(at)).join('')}
+      return helper1(n + 1, 0)[0];
+    }`,
+    right: ({ n }, answer) => answer === n + 2,
+  },
   // The two below time themselves, from inside: what is asked is how fast code runs, not how fast it starts.
   computing: {
     code: `({ n, rounds }) => {
@@ -92,14 +109,14 @@ function timedItself(_args, answer) {
 /**
  * A tool as executors take it.
  * @param {string} name one of `TOOLS`
- * @param {{ vcpus?: number, dependencies?: Record<string, string> }} over
+ * @param {{ vcpus?: number, dependencies?: Record<string, string>, variant?: number }} over texts of two variants are two texts
  */
-export function configOf(name, { vcpus = 4, dependencies } = {}) {
+export function configOf(name, { vcpus = 4, dependencies, variant } = {}) {
   const { code, dependencies: own = {} } = TOOLS[name];
   return {
     description: `bench: ${name}`,
     inputSchema: {},
-    executeCode: code,
+    executeCode: variant === undefined ? code : `${code}\n// ${variant}`,
     dependencies: dependencies ?? own,
     sandboxConfig: { provider: 'native', runtime: 'node22', timeout: 60_000, vcpus },
   };

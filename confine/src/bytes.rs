@@ -4,10 +4,10 @@
 
 use std::ffi::CString;
 
-use crate::plan::{Contents, Domain, Instruction, Plan, Rule, Scratch};
+use crate::plan::{CacheLink, Contents, Domain, Instruction, Plan, Rule, Scratch};
 
 /// Raised with every change to the layout.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 
 /// The most bytes a plan may take. Fits into a packet of the launcher and of a zygote with room for the rest.
 pub const MAX_PLAN_BYTES: usize = 48 * 1024;
@@ -38,7 +38,7 @@ impl Plan {
         bytes.push(u8::from(self.born_nested));
         put_text(&mut bytes, self.root.as_ref().map_or(&b""[..], |root| root.to_bytes()))?;
         bytes.push(u8::from(self.scratch.is_some()));
-        if let Some(Scratch { path, bytes: most_bytes, files, contents }) = &self.scratch {
+        if let Some(Scratch { path, bytes: most_bytes, files, contents, cache }) = &self.scratch {
             put_text(&mut bytes, path.to_bytes())?;
             put64(&mut bytes, *most_bytes);
             put64(&mut bytes, *files);
@@ -47,6 +47,12 @@ impl Plan {
                 Contents::RunFolder { packages } => {
                     bytes.push(1);
                     put_text(&mut bytes, packages.as_ref().map_or(&b""[..], |packages| packages.to_bytes()))?;
+                }
+            }
+            bytes.push(u8::from(cache.is_some()));
+            if let Some(CacheLink { folder, name, target }) = cache {
+                for text in [folder, name, target] {
+                    put_text(&mut bytes, text.to_bytes())?;
                 }
             }
         }
@@ -184,7 +190,12 @@ impl<'a> Reader<'a> {
         } else {
             Contents::RunFolders
         };
-        Ok(Scratch { path, bytes, files, contents })
+        let cache = if self.flag()? { Some(self.cache_link()?) } else { None };
+        Ok(Scratch { path, bytes, files, contents, cache })
+    }
+
+    fn cache_link(&mut self) -> Result<CacheLink, Malformed> {
+        Ok(CacheLink { folder: self.text()?, name: self.text()?, target: self.text()? })
     }
 
     fn rule(&mut self) -> Result<Rule, Malformed> {
@@ -218,6 +229,11 @@ mod tests {
                 bytes: 1 << 40,
                 files: 9,
                 contents: Contents::RunFolder { packages: Some(c"/tmp/tree".into()) },
+                cache: Some(CacheLink {
+                    folder: c"cache".into(),
+                    name: c"v22-0".into(),
+                    target: c"/tmp/cache".into(),
+                }),
             }),
             identity: Some(1_879_048_192),
             tasks: Some(300),
@@ -239,7 +255,7 @@ mod tests {
     #[test]
     fn a_plan_survives_its_bytes() {
         let with = |contents| {
-            let scratch = Scratch { path: c"/".into(), bytes: 1, files: 2, contents };
+            let scratch = Scratch { path: c"/".into(), bytes: 1, files: 2, contents, cache: None };
             Plan { scratch: Some(scratch), ..Plan::default() }
         };
         let runs = [Contents::RunFolders, Contents::RunFolder { packages: None }].map(with);

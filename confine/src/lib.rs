@@ -22,10 +22,10 @@ mod plan;
 mod scratch;
 
 #[cfg(target_os = "linux")]
-pub use apply::{Failed, apply, set_limit};
+pub use apply::{Failed, apply, enter_group, set_limit};
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
 #[cfg(target_os = "linux")]
 pub use cradle::{Cradle, FIRST_CHILD, dismiss};
 #[cfg(target_os = "linux")]
 pub use pids::nest;
-pub use plan::{Contents, Domain, Instruction, Plan, Rule, SCRATCH_WORD, Scratch, Step};
+pub use plan::{CacheLink, Contents, Domain, Instruction, Plan, Rule, SCRATCH_WORD, Scratch, Step};

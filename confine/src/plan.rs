@@ -40,6 +40,19 @@ pub struct Scratch {
     pub files: u64,
     /// Who makes what is in it.
     pub contents: Contents,
+    /// A way to what others keep, at its top.
+    pub cache: Option<CacheLink>,
+}
+
+/// A folder at the top of a [`Scratch`] with nothing in it but a link. It belongs to whoever mounts that.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CacheLink {
+    /// The folder's name.
+    pub folder: CString,
+    /// The link's name.
+    pub name: CString,
+    /// Where it leads.
+    pub target: CString,
 }
 
 /// What is in a [`Scratch`].

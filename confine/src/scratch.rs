@@ -8,7 +8,7 @@ use std::{
 use crate::{
     apply::{check, check_long, write_number},
     mounts::{Place, already_there},
-    plan::{Contents, SCRATCH_WORD, Scratch},
+    plan::{CacheLink, Contents, SCRATCH_WORD, Scratch},
 };
 
 /// Where a process has its channel to the host.
@@ -45,10 +45,11 @@ pub(crate) unsafe fn bring_scratch(root: &CStr, scratch: &Scratch, owner: Option
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         let folder = libc::open(place.pointer(), flags);
         check(folder)?;
-        let done = match &scratch.contents {
+        let linked = scratch.cache.as_ref().map_or(Ok(()), |cache| lead(folder, cache));
+        let done = linked.and_then(|()| match &scratch.contents {
             Contents::RunFolders => send(folder),
             Contents::RunFolder { packages } => fill(folder, packages.as_deref(), owner),
-        };
+        });
         libc::close(folder);
         libc::umask(mask);
         done
@@ -79,6 +80,20 @@ unsafe fn fill(folder: c_int, packages: Option<&CStr>, owner: Option<u32>) -> Re
             Some(packages) => check(libc::symlinkat(packages.as_ptr(), folder, c"node_modules".as_ptr())),
             None => Ok(()),
         }
+    }
+}
+
+/// Makes the way to what others keep. It stays the mounter's, so that another user cannot change it.
+unsafe fn lead(folder: c_int, cache: &CacheLink) -> Result<(), c_int> {
+    // SAFETY: system calls on C strings and a descriptor of the caller's, and on one of this function's own.
+    unsafe {
+        check(libc::mkdirat(folder, cache.folder.as_ptr(), 0o755))?;
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let inner = libc::openat(folder, cache.folder.as_ptr(), flags);
+        check(inner)?;
+        let made = check(libc::symlinkat(cache.target.as_ptr(), inner, cache.name.as_ptr()));
+        libc::close(inner);
+        made
     }
 }
 
@@ -114,7 +129,8 @@ mod tests {
             (1_048_576, 7, "mode=711,size=1048576,nr_inodes=7"),
             (u64::MAX, u64::MAX, "mode=711,size=18446744073709551615,nr_inodes=18446744073709551615"),
         ] {
-            let scratch = Scratch { path: c"/".into(), bytes, files, contents: Contents::RunFolders };
+            let scratch =
+                Scratch { path: c"/".into(), bytes, files, contents: Contents::RunFolders, cache: None };
             let mut place = [0; OPTIONS_BYTES];
             write_options(&mut place, &scratch);
             assert_eq!(CStr::from_bytes_until_nul(&place).unwrap().to_str().unwrap(), expected);

@@ -73,6 +73,8 @@ pub(crate) struct Prepared<'a> {
     limits: Limits,
     forks: bool,
     plan: Option<Plan>,
+    /// What it writes to, to be in its control group.
+    group: Option<RawFd>,
     trial: Option<Trial>,
 }
 
@@ -104,7 +106,7 @@ impl<'a> Prepared<'a> {
         spawn: &Spawn,
         received: &[OwnedFd],
     ) -> Result<Self, Failure> {
-        if received.len() != spawn.fds.len() {
+        if received.len() != spawn.fds.len() + usize::from(spawn.in_group) {
             let errno = libc::EMFILE;
             return Err(Failure { step: Step::Receive, subject: spawn.program.clone(), errno });
         }
@@ -136,6 +138,7 @@ impl<'a> Prepared<'a> {
             limits: spawn.limits,
             forks: spawn.forks,
             plan,
+            group: received.last().filter(|_| spawn.in_group).map(sys::raw),
             trial: spawn.trial.clone(),
             program,
         })
@@ -195,6 +198,10 @@ impl<'a> Prepared<'a> {
                 return (Step::Session, errno());
             }
             self.raise_oom_score();
+            // Before it has any child, so that each of them is in it.
+            if let Some(Err(errno)) = self.group.map(confine::enter_group) {
+                return (Step::Group, errno);
+            }
             let nested = self.plan.as_ref().filter(|plan| plan.is_nested());
             if let Some(plan) = nested {
                 if let Err(failed) = confine::nest(plan) {

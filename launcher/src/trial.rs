@@ -140,8 +140,11 @@ unsafe fn open(path: &CStr, flags: c_int) -> c_int {
     unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o600) }
 }
 
-/// Writes a file in the working folder until it is refused, or larger than it may be.
+/// Writes a file in the working folder until it is refused, or larger than it may be; none where there is no such limit.
 unsafe fn fill(room_bytes: u64) -> u64 {
+    if room_bytes == 0 {
+        return 0;
+    }
     let block = [1_u8; 4096];
     // SAFETY: a C string and a local; the descriptor goes with the process.
     unsafe {

@@ -14,7 +14,7 @@ pub mod trial;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of these messages; raised with every change to them.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The most bytes one message may take. Below the default socket buffer of Linux (212,992 bytes), which a packet
 /// must fit into whole.
@@ -65,6 +65,8 @@ pub struct Spawn {
     pub confinement: Option<Vec<u8>>,
     /// Instead of running a program, try what the confinement should forbid, and say on stdout what came of it.
     pub trial: Option<trial::Trial>,
+    /// One more descriptor is beside the packet, the last: the `cgroup.procs` of the control group that the process enters.
+    pub in_group: bool,
     /// The numbers (1 to [`MAX_TARGET_FD`], each once) that the descriptors beside the packet get, in their order.
     pub fds: Vec<i32>,
 }
@@ -189,10 +191,12 @@ pub enum Step {
     Proc,
     /// Mounting a file system for what it writes.
     Scratch,
+    /// Entering a control group.
+    Group,
 }
 
 impl Step {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Receive,
         Self::Arguments,
         Self::Pipe,
@@ -215,6 +219,7 @@ impl Step {
         Self::Init,
         Self::Proc,
         Self::Scratch,
+        Self::Group,
     ];
 
     /// The name people read.
@@ -242,6 +247,7 @@ impl Step {
             Self::Init => "PID namespace",
             Self::Proc => "mount of /proc",
             Self::Scratch => "mount of run folders",
+            Self::Group => "cgroup.procs",
         }
     }
 
@@ -279,9 +285,9 @@ pub enum Error {
 /// The packet of a message to the launcher.
 pub fn encode_request(message: &ToLauncher) -> Result<Vec<u8>, Error> {
     if let ToLauncher::Spawn(spawn) = message
-        && spawn.fds.len() > MAX_FDS
+        && spawn.fds.len() + usize::from(spawn.in_group) > MAX_FDS
     {
-        return Err(Error::TooManyFds { count: spawn.fds.len() });
+        return Err(Error::TooManyFds { count: spawn.fds.len() + usize::from(spawn.in_group) });
     }
     encode(message)
 }

@@ -11,7 +11,7 @@ pub struct Trial {
     pub canary: Vec<u8>,
     /// A process that is not the child's. In a PID namespace, which has no such, the first one of that namespace is taken.
     pub victim: i32,
-    /// What the plan lets be written to the working folder.
+    /// What the plan lets be written to the working folder; 0 where nothing limits that, and nothing is tried.
     pub room_bytes: u64,
     /// The encoded plan of a worker: then the child is as a base zygote is, and tries one thing only, [`Attempt::Sibling`].
     pub worker: Option<Vec<u8>>,

@@ -17,7 +17,13 @@ use super::{
     quota::{Quota, Room},
     seccomp::{self, Modes, Terms},
 };
-use crate::{config::Network, store::Store};
+use crate::{
+    config::Network,
+    store::{
+        Store,
+        compile_cache::{self, CacheLink},
+    },
+};
 
 /// `CAP_*` numbers.
 const CHOWN: u32 = 0;
@@ -133,6 +139,8 @@ pub struct Run<'a> {
     pub dir: &'a Path,
     /// The call's own.
     pub own: [&'a Path; 2],
+    /// What leads to a compile cache, for its process to make where that makes the folders.
+    pub cache: Option<&'a CacheLink>,
 }
 
 /// What an executor's processes are put under.
@@ -197,9 +205,9 @@ impl Policy {
     pub fn worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
         let plan = self.of_worker(Born::Launched, user, run, tree);
         let packages = || tree.map(|tree| text(&tree.join("node_modules")));
-        let scratch = self
-            .quota_of_workers()
-            .map(|quota| scratch(run.dir, quota.call, Contents::RunFolder { packages: packages() }));
+        let scratch = self.quota_of_workers().map(|quota| {
+            scratch(run.dir, quota.call, Contents::RunFolder { packages: packages() }, run.cache)
+        });
         Plan { scratch, ..plan }
     }
 
@@ -219,6 +227,9 @@ impl Policy {
         rules.push(needed(run.dir, READ));
         rules.extend(run.own.map(|folder| needed(folder, OWN)));
         rules.extend(tree.map(|tree| needed(tree, RUN)));
+        // A forked one has loaded what there is in it.
+        let cached = tree.filter(|_| born == Born::Launched).map(compile_cache::folder_of);
+        rules.extend(cached.map(|folder| optional(&folder, READ)));
         self.plan(born, user, 0, rules, READ, self.terms())
     }
 
@@ -237,7 +248,7 @@ impl Policy {
         if !self.has_pids() {
             return plan;
         }
-        let plan = Plan { scratch: self.scratch_of_zygote(), ..plan };
+        let plan = Plan { scratch: self.scratch_of_zygote(None), ..plan };
         // Nobody in a Landlock domain may mount, and what it starts is to have a `/proc` of its own. Its root says the same
         // about files, and it runs nobody's code.
         let domain = plan.landlock.map(|domain| Domain {
@@ -255,11 +266,19 @@ impl Policy {
         Plan { landlock: domain, capabilities: users | admin, seccomp, ..plan }
     }
 
-    /// A zygote of one tree: forked from a base, before it loads anything. `runs` is the folder of its workers' folders.
-    pub fn dependent_zygote(&self, user: Option<u32>, tree: &Path, runs: &Path) -> Plan {
+    /// A zygote of one tree: forked from a base, before it loads anything. `runs` is the folder of its workers' folders, where it
+    /// makes what leads to a `cache` if that is in memory.
+    pub fn dependent_zygote(
+        &self,
+        user: Option<u32>,
+        tree: &Path,
+        runs: &Path,
+        cache: Option<&CacheLink>,
+    ) -> Plan {
         let mut rules = self.system(Born::Forked);
         rules.push(needed(&self.places.scripts, READ));
         rules.push(needed(tree, RUN));
+        rules.push(optional(&compile_cache::folder_of(tree), READ));
         rules.push(needed(runs, OWN));
         rules.push(optional(Path::new("/proc"), READ));
         let plan = self.plan(Born::Forked, user, 0, rules, 0, self.terms());
@@ -270,8 +289,13 @@ impl Policy {
         }
         let own = if self.offered.only_in_user_namespaces { USER_NAMESPACE } else { 0 };
         // Its own lies over that of the base, so that neither it nor its workers see the base's.
-        let scratch = self.scratch_of_zygote();
+        let scratch = self.scratch_of_zygote(cache);
         Plan { namespaces: own | MOUNT_NAMESPACE | PID_NAMESPACE, scratch, ..plan }
+    }
+
+    /// A process that is as such a zygote, but has no workers, and leaves what it makes in a run folder of the base's.
+    pub fn compiling_zygote(&self, user: Option<u32>, tree: &Path, run: &Path) -> Plan {
+        Plan { scratch: None, ..self.dependent_zygote(user, tree, run, None) }
     }
 
     /// npm's first phase: nobody's code runs in it.
@@ -338,9 +362,9 @@ impl Policy {
         self.quota_of_workers().filter(|_| self.has_pids())
     }
 
-    fn scratch_of_zygote(&self) -> Option<Scratch> {
+    fn scratch_of_zygote(&self, cache: Option<&CacheLink>) -> Option<Scratch> {
         let quota = self.quota_of_zygotes()?;
-        Some(scratch(&self.places.runs, quota.zygote, Contents::RunFolders))
+        Some(scratch(&self.places.runs, quota.zygote, Contents::RunFolders, cache))
     }
 
     fn has_pids(&self) -> bool {
@@ -438,8 +462,13 @@ fn needed(path: &Path, access: Access) -> Rule {
     Rule { needed: true, ..optional(path, access) }
 }
 
-fn scratch(path: &Path, room: Room, contents: Contents) -> Scratch {
-    Scratch { path: text(path), bytes: room.bytes, files: room.files, contents }
+fn scratch(path: &Path, room: Room, contents: Contents, cache: Option<&CacheLink>) -> Scratch {
+    let cache = cache.map(|cache| native_sandbox_confine::CacheLink {
+        folder: text(Path::new(CacheLink::folder())),
+        name: text(Path::new(&cache.name)),
+        target: text(&cache.target),
+    });
+    Scratch { path: text(path), bytes: room.bytes, files: room.files, contents, cache }
 }
 
 /// A path with a NUL byte is none that the kernel could open either.
@@ -488,7 +517,11 @@ mod tests {
     const RUN_FOLDER: &str = "/tmp/store/hosts/1/runs/a";
 
     fn run(own: &[PathBuf; 2]) -> Run<'_> {
-        Run { dir: Path::new(RUN_FOLDER), own: [&own[0], &own[1]] }
+        Run { dir: Path::new(RUN_FOLDER), own: [&own[0], &own[1]], cache: None }
+    }
+
+    fn cache() -> CacheLink {
+        CacheLink { name: "v22-7".to_owned(), target: "/tmp/store/trees/k/1/compile-cache/0/code".into() }
     }
 
     fn own() -> [PathBuf; 2] {
@@ -510,8 +543,11 @@ mod tests {
                 _ => "yes",
             },
         );
-        if let Some(Scratch { path, bytes, files, contents }) = &plan.scratch {
+        if let Some(Scratch { path, bytes, files, contents, cache }) = &plan.scratch {
             writeln!(text, "  in memory: {path:?}, {bytes} bytes, {files} files, {contents:?}").unwrap();
+            if let Some(native_sandbox_confine::CacheLink { folder, name, target }) = cache {
+                writeln!(text, "    {folder:?}: {name:?} leads to {target:?}").unwrap();
+            }
         }
         if let Some(domain) = &plan.landlock {
             writeln!(
@@ -543,7 +579,7 @@ mod tests {
         {
             let user = Some(1_900_000_000);
             for (kind, plan) in [
-                ("worker", policy.worker(user, run(&own), Some(tree))),
+                ("worker", policy.worker(user, Run { cache: Some(&cache()), ..run(&own) }, Some(tree))),
                 ("base zygote", policy.base_zygote()),
                 ("forked worker", policy.forked_worker(user, run(&own), None, Zygote::Base)),
                 (
@@ -552,7 +588,16 @@ mod tests {
                 ),
                 (
                     "dependent zygote",
-                    policy.dependent_zygote(user, tree, Path::new("/tmp/store/hosts/1/runs/z")),
+                    policy.dependent_zygote(
+                        user,
+                        tree,
+                        Path::new("/tmp/store/hosts/1/runs/z"),
+                        Some(&cache()),
+                    ),
+                ),
+                (
+                    "compiling zygote",
+                    policy.compiling_zygote(user, tree, Path::new("/tmp/store/hosts/1/runs/c")),
                 ),
                 ("npm install", policy.npm_install(&npm)),
                 ("npm rebuild", policy.npm_rebuild(user, &npm)),
@@ -581,7 +626,7 @@ mod tests {
         let (base, tree) = (policy.base_zygote(), Path::new("/t"));
         assert!(!base.is_nested() && !base.landlock.unwrap().is_empty());
         assert_eq!(base.capabilities, OF_A_BASE);
-        let dependent = policy.dependent_zygote(Some(1), tree, tree);
+        let dependent = policy.dependent_zygote(Some(1), tree, tree, None);
         assert_eq!((dependent.namespaces, dependent.seccomp.len()), (0, 0));
         // And what needs another layer is not there without it.
         policy.offered = Offered { pids: true, mounts: false, ..policy.offered };
@@ -595,7 +640,7 @@ mod tests {
             [
                 policy.worker(None, run(&own), None),
                 policy.base_zygote(),
-                policy.dependent_zygote(None, tree, tree),
+                policy.dependent_zygote(None, tree, tree, None),
                 policy.forked_worker(None, run(&own), None, Zygote::Base),
                 policy.npm_rebuild(None, &NpmPlaces::default()),
             ]
@@ -617,7 +662,7 @@ mod tests {
             let whole = policy.worker(None, run(&own), None).seccomp.len();
             let rest = policy.forked_worker(None, run(&own), None, Zygote::Base).seccomp;
             assert_eq!(rest, policy.forked_worker(None, run(&own), None, Zygote::OfTree).seccomp);
-            assert_eq!(rest, policy.dependent_zygote(None, Path::new("/t"), Path::new("/r")).seccomp);
+            assert_eq!(rest, policy.dependent_zygote(None, Path::new("/t"), Path::new("/r"), None).seccomp);
             assert!(!rest.is_empty() && policy.base_zygote().seccomp.len() < whole);
         }
     }
@@ -629,7 +674,7 @@ mod tests {
         for plan in [
             policy.worker(Some(1), run(&own), None),
             policy.forked_worker(Some(1), run(&own), None, Zygote::Base),
-            policy.dependent_zygote(Some(1), Path::new("/t"), Path::new("/r")),
+            policy.dependent_zygote(Some(1), Path::new("/t"), Path::new("/r"), None),
             policy.npm_rebuild(Some(1), &NpmPlaces::default()),
         ] {
             assert_eq!((plan.capabilities, plan.identity), (0, Some(1)));

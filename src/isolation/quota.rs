@@ -1,4 +1,4 @@
-//! How much run folders in memory may take. Pure, but for [`memory_bytes`].
+//! How much run folders in memory may take. Pure.
 
 use crate::{
     config::RunFolders,
@@ -15,8 +15,8 @@ const ZYGOTE_SHARE: u64 = 4;
 /// next look.
 const CALLS_AT_ONCE: u64 = 8;
 
-/// Folders and links of a call that the host, or its process, makes, and the top of a file system.
-const MADE_FILES: u64 = 4;
+/// Folders and links of a call that the host, or its process, makes, and the top of a file system with what leads to a compile cache.
+const MADE_FILES: u64 = 6;
 
 /// What a file takes of the kernel's memory, beside its content, with its name; rounded up.
 const FILE_BYTES: u64 = 2048;
@@ -82,20 +82,6 @@ impl Quota {
     }
 }
 
-/// The memory of the machine, or of the container where that has less. Reads three small files.
-pub fn memory_bytes() -> Option<u64> {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let machine = read("/proc/meminfo").as_deref().and_then(total_of);
-    let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let container = groups.into_iter().filter_map(|path| read(path)?.trim().parse::<u64>().ok());
-    container.chain(machine).min()
-}
-
-fn total_of(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib.saturating_mul(1024))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,12 +97,12 @@ mod tests {
         let of = |disk_mb, memory| quota(disk_mb, RunFolders::Auto, Some(memory)).unwrap();
         let large = of(1024, 64 * GIB);
         assert_eq!((large.call.bytes, large.zygote.bytes), (GIB, 8 * GIB));
-        assert_eq!((large.call.files, large.zygote.files), (100_004, 800_032));
+        assert_eq!((large.call.files, large.zygote.files), (100_006, 800_048));
         let small = of(1024, 8 * GIB);
         assert_eq!((small.call.bytes, small.zygote.bytes), (GIB, 2 * GIB));
         let tiny = of(16, 128 * MIB);
         assert_eq!((tiny.call.bytes, tiny.zygote.bytes), (16 * MIB, 32 * MIB));
-        assert_eq!(tiny.zygote.files, 100_004);
+        assert_eq!(tiny.zygote.files, 100_006);
     }
 
     #[test]
@@ -131,16 +117,5 @@ mod tests {
             quota(u32::MAX, RunFolders::Memory, None).unwrap().zygote.bytes,
             u64::from(u32::MAX) * 8 * MIB
         );
-    }
-
-    #[test]
-    fn the_memory_is_read_from_what_the_kernel_says() {
-        assert_eq!(total_of("MemTotal:       24684084 kB\nMemFree: 1 kB\n"), Some(24_684_084 * 1024));
-        assert_eq!(total_of("MemFree: 1 kB\n"), None);
-    }
-
-    #[test]
-    fn this_machine_has_memory() {
-        assert!(memory_bytes().unwrap() > 16 * MIB);
     }
 }

@@ -65,6 +65,25 @@ impl Report {
         Self { tier: tier.unwrap_or(Tier::Base), layers }
     }
 
+    /// Puts a layer that does not decide about a tier in the place of the one of its name, or to the end.
+    pub(super) fn replace(&mut self, layer: Layer) {
+        match self.layers.iter_mut().find(|old| old.name == layer.name) {
+            Some(old) => *old = layer,
+            None => self.layers.push(layer),
+        }
+    }
+
+    /// Whether this layer is in force.
+    pub fn has(&self, name: &str) -> bool {
+        self.layers.iter().any(|layer| layer.name == name && layer.in_force)
+    }
+
+    /// Why calls cannot be served that are to have the control groups that somebody has named a folder for.
+    pub fn no_group(&self) -> Option<String> {
+        let layer = self.layers.iter().find(|layer| layer.name == "controlGroup" && !layer.in_force)?;
+        Some(format!("the option cgroupDir cannot be met: {}. See isolationReport()", told(layer)))
+    }
+
     /// The layers that keep `tier` from being there.
     pub fn missing(&self, tier: Tier) -> impl Iterator<Item = &Layer> {
         self.layers.iter().filter(move |layer| layer.tier <= tier && layer.decides && !layer.in_force)

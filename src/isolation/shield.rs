@@ -15,14 +15,19 @@ use super::{
     survey::Survey,
 };
 #[cfg(target_os = "linux")]
-use crate::config::Network;
-use crate::{config::Tier, store::RunFolder};
+use crate::{config::Network, store::compile_cache::CacheLink};
+use crate::{
+    config::Tier,
+    group::{CallGroups, Found, Group, find::ENABLE},
+    store::RunFolder,
+};
 
 /// What the processes of an executor are put under. Equal shields make equal plans.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Shield {
     #[cfg(target_os = "linux")]
     policy: Option<Policy>,
+    groups: Option<CallGroups>,
 }
 
 /// What an executor's isolation comes to.
@@ -39,11 +44,44 @@ impl Shield {
     pub fn draw_user(&self) -> Result<Option<u32>, getrandom::Error> {
         if self.gives_users() { identity::draw().map(Some) } else { Ok(None) }
     }
+
+    /// A control group for a process and all that it starts; `None` where processes stay in the host's. Where groups can be had,
+    /// a process that gets none must not run: the error says why.
+    pub async fn group(&self) -> Result<Option<Arc<Group>>, String> {
+        let Some(groups) = &self.groups else { return Ok(None) };
+        let made = groups.make().await;
+        made.map(Some).map_err(|error| format!("its control group cannot be made: {error}"))
+    }
+}
+
+impl Ground {
+    /// With control groups, or why there are none.
+    #[must_use]
+    pub fn with_groups(mut self, found: Found) -> Self {
+        let tier = Tier::Isolated;
+        let layer = match &found {
+            Ok(groups) => Layer::on("controlGroup", tier).but(groups.told()),
+            Err(refusal) => Layer::off("controlGroup", tier, refusal.why.clone(), ENABLE),
+        };
+        self.report.replace(layer.optional());
+        Arc::make_mut(&mut self.shield).groups = found.ok();
+        self
+    }
+
+    /// Whether the processors of a call can be limited.
+    pub fn limits_processors(&self) -> bool {
+        self.shield.groups.as_ref().is_some_and(CallGroups::limits_processors)
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
 impl Shield {
     fn gives_users(&self) -> bool {
+        false
+    }
+
+    /// Nothing is.
+    pub fn guards_trees(&self) -> bool {
         false
     }
 
@@ -55,6 +93,12 @@ impl Shield {
     /// None does.
     pub fn workers_make_run_folders(&self) -> bool {
         false
+    }
+
+    /// All are.
+    #[must_use]
+    pub fn on_disk(&self) -> Self {
+        self.clone()
     }
 
     /// Nothing is confined, so nothing is ignored.
@@ -77,6 +121,11 @@ impl Shield {
 impl Shield {
     fn gives_users(&self) -> bool {
         self.policy.as_ref().is_some_and(|policy| policy.offered.private_users)
+    }
+
+    /// Whether no process that it is for can write to a tree, nor to what lies beside it, whatever it does.
+    pub fn guards_trees(&self) -> bool {
+        self.gives_users() || self.policy.as_ref().is_some_and(|policy| policy.offered.landlock_abi > 0)
     }
 
     /// See [`Policy::worker`].
@@ -111,8 +160,29 @@ impl Shield {
     }
 
     /// See [`Policy::dependent_zygote`].
-    pub fn dependent_zygote(&self, user: Option<u32>, tree: &Path, runs: &Path) -> Option<Arc<Plan>> {
-        self.policy.as_ref().map(|policy| Arc::new(policy.dependent_zygote(user, tree, runs)))
+    pub fn dependent_zygote(
+        &self,
+        user: Option<u32>,
+        tree: &Path,
+        runs: &Path,
+        cache: Option<&CacheLink>,
+    ) -> Option<Arc<Plan>> {
+        self.policy.as_ref().map(|policy| Arc::new(policy.dependent_zygote(user, tree, runs, cache)))
+    }
+
+    /// See [`Policy::compiling_zygote`].
+    pub fn compiling_zygote(&self, user: Option<u32>, tree: &Path, run: &Path) -> Option<Arc<Plan>> {
+        self.policy.as_ref().map(|policy| Arc::new(policy.compiling_zygote(user, tree, run)))
+    }
+
+    /// The same, but for run folders: those are on the store's disk.
+    #[must_use]
+    pub fn on_disk(&self) -> Self {
+        let mut shield = self.clone();
+        if let Some(policy) = &mut shield.policy {
+            policy.quota = None;
+        }
+        shield
     }
 
     /// See [`Policy::npm_install`].
@@ -133,7 +203,7 @@ impl Shield {
     fn of_run(&self, run: &RunFolder, plan: impl FnOnce(&Policy, Run<'_>) -> Plan) -> Option<Arc<Plan>> {
         let policy = self.policy.as_ref()?;
         let (work, tmp) = (run.cwd(), run.tmpdir());
-        Some(Arc::new(plan(policy, Run { dir: run.dir(), own: [&work, &tmp] })))
+        Some(Arc::new(plan(policy, Run { dir: run.dir(), own: [&work, &tmp], cache: run.cache_link() })))
     }
 }
 
@@ -190,7 +260,7 @@ impl Ground {
         layers.extend(survey.confined_layers());
         layers.extend(survey.isolated_layers(quota.as_ref()));
         let policy = Policy::new(survey.offered, places, network, tasks, quota.ok());
-        let shield = Shield { policy: survey.no_trial.is_none().then_some(policy) };
+        let shield = Shield { policy: survey.no_trial.is_none().then_some(policy), groups: None };
         Self { shield: Arc::new(shield), report: Report::new(layers) }
     }
 }

@@ -306,7 +306,7 @@ impl Folder {
     }
 
     fn run<'a>(&'a self, [work, tmp]: &'a [PathBuf; 2]) -> Run<'a> {
-        Run { dir: &self.own, own: [work, tmp] }
+        Run { dir: &self.own, own: [work, tmp], cache: None }
     }
 
     fn trial(&self, worker: Option<Vec<u8>>) -> Trial {
@@ -378,7 +378,6 @@ impl Survey {
 
     /// The layers of the tier isolated: those that are there, and those that this version does not have.
     pub(super) fn isolated_layers(&self, quota: Result<&Quota, &Declined>) -> Vec<Layer> {
-        const NOT_YET: &str = "not in this version";
         let enable =
             "a container that lets namespaces be made: CAP_SYS_ADMIN, or user namespaces for everybody";
         let tier = Tier::Isolated;
@@ -406,7 +405,8 @@ impl Survey {
             own("utsNamespace", Attempt::UtsNamespace, self.namespaces[2]),
             self.pid_namespace(enable),
             self.disk_quota(quota, enable).optional(),
-            Layer::off("controlGroup", tier, NOT_YET, "").optional(),
+            // Of each executor's own: see `Ground::with_groups`.
+            Layer::off("controlGroup", tier, "not looked for", "").optional(),
             Layer::off("metadataAddresses", tier, "closed with network: \"none\" only", "").optional(),
         ]
     }

@@ -140,6 +140,7 @@ impl LauncherSpawner {
     async fn start(&self, command: Command) -> Result<Started, SpawnError> {
         let program = command.program.display().to_string();
         let keepers = command.confinement.as_ref().map_or(0, |plan| plan.keepers());
+        let group = command.group.clone();
         // Never closed, so this only waits.
         let _turn = self.starting.acquire().await;
         let (host_ends, child_ends) = ends::make(command.channel, &program)?;
@@ -174,7 +175,7 @@ impl LauncherSpawner {
             }
         }
         unborn.defuse();
-        let process = Process::new(pid, control, watched).kept_by(keepers);
+        let process = Process::new(pid, control, watched).kept_by(keepers).in_group(group);
         host_ends.started(process, &program)
     }
 }
@@ -203,6 +204,14 @@ fn pack(
         })?);
     }
     let targets = [1, 2, 3][..fds.len()].to_vec();
+    if let Some(group) = &command.group {
+        let copy = group.procs().try_clone_to_owned();
+        fds.push(copy.map_err(|source| SpawnError::Step {
+            step: "dup",
+            subject: program.to_owned(),
+            source,
+        })?);
+    }
     let Limits { open_files, file_size_bytes, cpu_seconds, data_bytes } = command.limits;
     let bytes = OsStringExt::into_vec;
     let confinement = command.confinement.map(|plan| plan.encode()).transpose();
@@ -221,6 +230,7 @@ fn pack(
         forks: command.forks,
         confinement,
         trial: command.trial,
+        in_group: command.group.is_some(),
         fds: targets,
     });
     match encode_request(&request) {

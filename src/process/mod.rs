@@ -26,6 +26,8 @@ use tokio::{
     sync::watch,
 };
 
+use crate::group::Group;
+
 /// How often a process that serves the host is looked at: a function may have stopped it.
 #[cfg(target_os = "linux")]
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(250);
@@ -64,6 +66,8 @@ pub struct Command {
     pub forks: bool,
     /// What the process gives up before the program runs. Only the launcher can do that.
     pub confinement: Option<Arc<Plan>>,
+    /// The control group that the process enters before anything else. Only the launcher can do that.
+    pub group: Option<Arc<Group>>,
     /// Instead of running the program, try what the confinement should forbid, and say on stdout what came of it.
     pub trial: Option<Trial>,
 }
@@ -132,12 +136,13 @@ pub struct Process {
     state: watch::Receiver<TreeState>,
     held: Option<Arc<()>>,
     keepers: u32,
+    group: Option<Arc<Group>>,
 }
 
 impl Process {
     /// Made by a [`Spawner`]; tests make their own.
     pub fn new(pid: u32, control: Arc<dyn Control>, state: watch::Receiver<TreeState>) -> Self {
-        Self { pid, control, state, held: None, keepers: 0 }
+        Self { pid, control, state, held: None, keepers: 0, group: None }
     }
 
     /// Keeps `token` for as long as this lives: who gave it out can count what is in use.
@@ -167,6 +172,18 @@ impl Process {
         self.keepers
     }
 
+    /// Says which control group it and all that it starts are in.
+    #[must_use]
+    pub fn in_group(mut self, group: Option<Arc<Group>>) -> Self {
+        self.group = group;
+        self
+    }
+
+    /// Its control group, if it has one of its own.
+    pub fn group(&self) -> Option<&Arc<Group>> {
+        self.group.as_ref()
+    }
+
     /// See [`Control::terminate`].
     pub fn terminate(&self) {
         self.control.terminate();
@@ -175,6 +192,15 @@ impl Process {
     /// See [`Control::kill`].
     pub fn kill(&self) {
         self.control.kill();
+        if let Some(group) = &self.group {
+            group.kill();
+        }
+    }
+
+    /// What becomes of it.
+    #[cfg(target_os = "linux")]
+    fn watch(&self) -> watch::Receiver<TreeState> {
+        self.state.clone()
     }
 
     /// What is known now.
@@ -199,8 +225,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !self.state.borrow().gone {
-            self.control.kill();
+        let is_gone = self.state.borrow().gone;
+        if !is_gone {
+            self.kill();
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | TypeScript and JSX → JavaScript and a source map | `typescript.rs` |
 //! | error texts with line, column and picture | `diagnostic.rs` |
 //! | what was prepared before | `cache.rs` |
+//! | what V8 compiled before | `code_cache.rs` |
 //!
 //! # Which function is the tool
 //!
@@ -42,6 +43,7 @@
 
 mod cache;
 mod classify;
+mod code_cache;
 mod diagnostic;
 mod env_names;
 mod facts;
@@ -62,6 +64,7 @@ use facts::Facts;
 use parse::{Language, Reading, Tree};
 
 pub use cache::Cache;
+pub use code_cache::{CodeCache, CodeDigest, Flags, Key as CodeKey, MAX_CACHE_BYTES, Use};
 pub(crate) use facts::package_of;
 
 /// Longest text that is read. The widest bundles of tools have some hundred kilobytes.
@@ -117,6 +120,8 @@ pub struct Prepared {
     /// Those of `packages` that an `import` statement needs, and where in the user's text the statement names it. Without them
     /// nothing of the code runs.
     pub imports: Vec<Import>,
+    /// Names `code`, where compiling it takes so long that V8's code cache is worth it.
+    pub code_digest: Option<CodeDigest>,
 }
 
 /// A package that the code cannot do without.
@@ -276,12 +281,13 @@ fn read_as(
             source_map: None,
             packages: tree.facts.packages(),
             imports: imports(&tree, &tree.facts),
+            code_digest: None,
         }
     } else {
         typescript::transform(allocator, text, &tree, &wrapped).map_err(|fault| (text.len(), fault))?
     };
     match parse::syntax_error(allocator, &prepared.code, prepared.kind) {
-        None => Ok(prepared),
+        None => Ok(Prepared { code_digest: code_cache::digest(&prepared), ..prepared }),
         Some(error) => {
             let place = prepared.source_map.is_none().then(|| error.labels.first()).flatten();
             let range = place.map_or(0..0, |label| {

@@ -60,6 +60,7 @@ pub(super) fn transform(
         source_map,
         packages: facts.packages(),
         imports: imports(tree, &facts),
+        code_digest: None,
     })
 }
 

@@ -10,8 +10,11 @@ use std::{
 #[cfg(target_os = "linux")]
 use super::zygotes::{NoZygote, Zygotes};
 use super::{
-    Breed, Ladder, Readiness, Rung, StartError, Verdict, Worker, WorkerSpec, spawn, standby::Standby,
+    Breed, Ladder, NotPreloaded, Readiness, Rung, StartError, Verdict, Worker, WorkerSpec, spawn,
+    standby::Standby,
 };
+#[cfg(target_os = "linux")]
+use crate::store::RunFolder;
 use crate::{
     log::NATIVE,
     process::{BoxFuture, Spawner},
@@ -70,6 +73,22 @@ impl RungLadder {
         let _ = now;
     }
 
+    /// Lets zygotes, and the workers that they have ready, hold so many bytes; the smallest number counts that was ever given.
+    pub fn limit_memory(&self, bytes: u64) {
+        #[cfg(target_os = "linux")]
+        self.zygotes.limit_memory(bytes);
+        #[cfg(not(target_os = "linux"))]
+        let _ = bytes;
+    }
+
+    /// Packages that calls load themselves, although zygotes could have, as far as there is room to tell.
+    pub fn not_preloaded(&self) -> Vec<NotPreloaded> {
+        #[cfg(target_os = "linux")]
+        return self.zygotes.not_preloaded();
+        #[cfg(not(target_os = "linux"))]
+        Vec::new()
+    }
+
     async fn climb(&self, spec: WorkerSpec) -> Result<Worker, StartError> {
         match spec.forced {
             Some(Rung::Spawn) => self.spawn(&spec).await,
@@ -115,6 +134,12 @@ impl RungLadder {
     #[cfg(not(target_os = "linux"))]
     async fn forked(&self, _: &WorkerSpec, _: bool) -> Result<Worker, NoZygote> {
         Err(NoZygote::Refused("needs Linux".to_owned()))
+    }
+
+    #[cfg(target_os = "linux")]
+    /// Has the packages of a tree compiled, by a process that is as a tree's zygote; where it worked, see [`RunFolder::left`].
+    pub async fn compile(&self, spec: &WorkerSpec) -> Result<Option<RunFolder>, String> {
+        self.zygotes.compile(spec).await
     }
 
     fn refuse(&self, rung: Rung, spec: &WorkerSpec, reason: String) {
@@ -210,6 +235,10 @@ impl Ladder for RungLadder {
             zygotes: self.zygotes.counts(),
             #[cfg(not(target_os = "linux"))]
             zygotes: Default::default(),
+            #[cfg(target_os = "linux")]
+            memory: self.zygotes.memory(),
+            #[cfg(not(target_os = "linux"))]
+            memory: Default::default(),
             standby: self.standby.counts(),
         }
     }
@@ -227,6 +256,7 @@ enum NoZygote {
     Refused(String),
 }
 
+#[cfg(not(target_os = "linux"))]
 impl NoZygote {
     fn into_error(self) -> StartError {
         let reason = match self {

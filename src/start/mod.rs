@@ -1,6 +1,8 @@
 //! The ladder: ways to get a worker, best first. Callers ask for a worker and are told on which rung it came.
 
+pub mod cached;
 mod ladder;
+mod memory;
 mod resolver;
 mod sizing;
 mod spawn;
@@ -27,6 +29,7 @@ use crate::{
 };
 
 pub use ladder::RungLadder;
+pub use memory::{default_limit_bytes, machine_bytes};
 
 /// A way to get a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -186,6 +189,8 @@ pub enum Verdict {
 pub struct Readiness {
     /// Processes that workers are forked from.
     pub zygotes: ZygoteCounts,
+    /// And what they hold.
+    pub memory: ZygoteMemory,
     /// Workers booted ahead of need.
     pub standby: StockCounts,
 }
@@ -203,6 +208,27 @@ pub struct ZygoteCounts {
     pub refused: usize,
     /// Workers forked ahead that no call has taken.
     pub ready: usize,
+}
+
+/// Memory of zygotes and of the workers that they have ready.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ZygoteMemory {
+    /// What they hold, bytes, as last looked at.
+    pub bytes: u64,
+    /// What they may hold; none before the first call.
+    pub limit_bytes: Option<u64>,
+    /// Zygotes that ended because all together held more.
+    pub ended: u64,
+}
+
+/// Packages that are not loaded ahead of the calls that use them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NotPreloaded {
+    /// Their names.
+    pub packages: Vec<String>,
+    /// Why not.
+    pub reason: String,
 }
 
 /// Stocks of booted workers.

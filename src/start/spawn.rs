@@ -2,7 +2,11 @@
 
 use std::{ffi::OsString, path::Path};
 
-use super::{Breed, Rung, ScriptSource, StartError, Worker, node_modules};
+use super::{
+    Breed, Rung, ScriptSource, StartError, Worker,
+    cached::{self, Kind},
+    node_modules,
+};
 use crate::process::{Command, Spawner};
 
 /// Boots a worker that may read `tree`; `rung` is where it is told to come from.
@@ -18,12 +22,14 @@ pub(super) async fn boot(
     let user = breed.shield.draw_user().map_err(|error| failed(error.to_string()))?;
     let modules = tree.map(node_modules);
     let makes_its_own = breed.shield.workers_make_run_folders();
-    let run = breed
-        .store
-        .0
-        .runs()
-        .and_then(|runs| if makes_its_own { runs.own() } else { runs.create(modules.as_deref(), user) });
-    let run = run.map_err(|error| failed(error.to_string()))?;
+    let run =
+        breed.store.0.runs().and_then(|runs| {
+            if makes_its_own { runs.own(user) } else { runs.create(modules.as_deref(), user) }
+        });
+    let mut run = run.map_err(|error| failed(error.to_string()))?;
+    if let Some((tree, name)) = tree.zip(cached::name(breed, Kind::Booted)) {
+        run.offer_compile_cache(tree, &name);
+    }
     let command = Command {
         program: breed.node.clone(),
         args: vec![heap_flag(breed), script.into_os_string()],
@@ -32,6 +38,7 @@ pub(super) async fn boot(
         channel: true,
         limits: breed.limits,
         confinement: breed.shield.worker(user, &run, tree),
+        group: breed.shield.group().await.map_err(failed)?,
         ..Command::default()
     };
     let started = spawner.spawn(command).await.map_err(|error| failed(error.to_string()))?;

@@ -99,6 +99,38 @@ impl Stock {
         self.lock().ready.len()
     }
 
+    /// How many would be, if memory were no matter.
+    #[cfg(any(target_os = "linux", test))]
+    pub(super) fn wanted(&self) -> usize {
+        self.lock().sizing.wanted()
+    }
+
+    /// How many are in use, or waited for.
+    #[cfg(any(target_os = "linux", test))]
+    pub(super) fn running(&self) -> usize {
+        Arc::strong_count(&self.in_use) - 1 + self.lock().waiting.len()
+    }
+
+    /// The process of one that is ready.
+    #[cfg(target_os = "linux")]
+    pub(super) fn sample(&self) -> Option<u32> {
+        self.lock().ready.front().map(|worker| worker.started.process.pid())
+    }
+
+    /// Keeps no more than `most` ready, whatever calls come; ends those that are too many.
+    #[cfg(any(target_os = "linux", test))]
+    pub(super) fn cap(&self, most: usize) {
+        let surplus: Vec<Worker> = {
+            let mut inner = self.lock();
+            inner.sizing.cap(most);
+            let keep = inner.sizing.target().min(inner.ready.len());
+            // What was capped before may be wanted by now.
+            self.fill(&mut inner);
+            inner.ready.drain(keep..).collect()
+        };
+        drop(surplus); // ends them, outside of the lock
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -265,6 +297,25 @@ mod tests {
         assert!(stock.take().await.is_err());
         settle().await;
         assert!(forge.gate.available_permits() <= 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cap_ends_what_is_too_many_and_calls_are_served_all_the_same() {
+        let forge = FakeForge::new(100, false);
+        let stock = Stock::new(Arc::<FakeForge>::clone(&forge));
+        let running = [stock.take().await.unwrap(), stock.take().await.unwrap(), stock.take().await.unwrap()];
+        settle().await;
+        assert_eq!((stock.ready(), stock.running(), stock.wanted()), (3, 3, 3));
+        stock.cap(0);
+        settle().await;
+        assert_eq!((stock.ready(), forge.living.load(Ordering::SeqCst)), (0, 3));
+        drop(stock.take().await.unwrap());
+        settle().await;
+        assert_eq!((stock.ready(), stock.wanted()), (0, 4), "none is made ahead");
+        stock.cap(2);
+        settle().await;
+        assert_eq!(stock.ready(), 2);
+        drop(running);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,16 +8,23 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ffi::OsString,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::sync::watch;
 
 use super::{
-    Breed, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts, node_modules,
+    Breed, NotPreloaded, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts, ZygoteMemory,
+    cached::{self, Kind},
+    memory, node_modules,
     resolver::Resolver,
+    sizing::{self, Cut, Held},
     spawn,
     stock::{Forge, Stock},
 };
@@ -28,7 +35,10 @@ use crate::{
         BoxFuture, Command, Spawner,
         zygote::{Client, ZygoteError},
     },
-    store::Runs,
+    store::{
+        RunFolder, Runs,
+        compile_cache::{CacheLink, LEFT_FOLDER},
+    },
 };
 
 /// After this many forks a zygote is replaced: its children share address layout and hash seeds.
@@ -45,6 +55,18 @@ const RETRY_AFTER: Duration = Duration::from_mins(10);
 
 /// The most zygotes of trees; beyond it the least recently used ends. One takes some 5 to 20 MiB.
 const MAX_DEPENDENTS: usize = 16;
+
+/// How long a tree has no zygote after its last one ended for want of memory.
+const REST_AFTER: Duration = Duration::from_mins(1);
+
+/// How often is looked at what zygotes hold, while calls come.
+const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What a ready worker holds, as long as none was looked at, bytes.
+const WORKER_BYTES: u64 = 4 * 1024 * 1024;
+
+/// How many packages, or sets of them, are told of that are not loaded ahead.
+const NOT_PRELOADED_LIMIT: usize = 64;
 
 /// How often a tree's zygote is tried with one package fewer.
 const MAX_TRIES: usize = 16;
@@ -65,6 +87,13 @@ pub(super) struct Zygotes {
     spawner: Arc<dyn Spawner>,
     library: PathBuf,
     lines: Mutex<HashMap<Arc<Breed>, Line>>,
+    /// What they may hold together, bytes; all ones while nobody has said.
+    limit_bytes: AtomicU64,
+    ended: AtomicU64,
+    /// When the last look at that began.
+    reviewed: Mutex<Option<Instant>>,
+    /// Whether the log has been told that memory is short.
+    told: AtomicBool,
     own: Weak<Self>,
 }
 
@@ -78,8 +107,8 @@ struct Line {
 struct Dependent {
     /// Every package that a tool of this tree named so far.
     packages: BTreeSet<String>,
-    /// Those that must not be loaded ahead.
-    unfit: BTreeSet<String>,
+    /// Those that must not be loaded ahead, and why.
+    unfit: BTreeMap<String, String>,
     slot: Slot,
     last_used: Instant,
 }
@@ -105,6 +134,10 @@ struct Nest {
     /// What it has loaded ahead, dependents only.
     packages: BTreeSet<String>,
     makings: Arc<Makings>,
+    /// What it held when it had loaded everything, bytes. Afterwards it only forks.
+    zygote_bytes: u64,
+    /// What a worker holds that is ready, bytes, as last looked at.
+    worker_bytes: AtomicU64,
 }
 
 /// What all workers of one zygote have in common.
@@ -137,9 +170,21 @@ impl Makings {
         let run = self.runs.create(modules.as_deref(), owner).map_err(|error| failed(error.to_string()))?;
         let by = if self.tree.is_some() { Zygote::OfTree } else { Zygote::Base };
         let plan = shield.forked_worker(new_user, &run, tree, by);
-        let started = self.client.fork_worker(plan.as_deref()).await;
+        let group = shield.group().await.map_err(failed)?;
+        let started = self.client.fork_worker(plan.as_deref(), group).await;
         let started = started.map_err(|error| failed(error.to_string()))?;
         Ok(Worker { rung: Rung::Zygote, started, run: Some(run) })
+    }
+}
+
+impl NoZygote {
+    /// As callers are told that insist on one.
+    pub(super) fn into_error(self) -> StartError {
+        let reason = match self {
+            Self::NotYet => "it is still booting".to_owned(),
+            Self::Refused(reason) => reason,
+        };
+        StartError { rung: Rung::Zygote, reason }
     }
 }
 
@@ -151,13 +196,22 @@ enum Found {
 }
 
 impl Nest {
-    fn new(makings: Makings, packages: BTreeSet<String>) -> Arc<Self> {
+    fn new(makings: Makings, packages: BTreeSet<String>, zygote_bytes: u64) -> Arc<Self> {
         let makings = Arc::new(makings);
         let stock = Stock::new(Arc::new(Forks(Arc::clone(&makings))));
         stock.prime();
         let now = Instant::now();
         let client = Arc::clone(&makings.client);
-        Arc::new(Self { client, stock, born: now, last_used: Mutex::new(now), packages, makings })
+        Arc::new(Self {
+            client,
+            stock,
+            born: now,
+            last_used: Mutex::new(now),
+            packages,
+            makings,
+            zygote_bytes,
+            worker_bytes: AtomicU64::new(WORKER_BYTES),
+        })
     }
 
     /// Whether it can serve: its folder may have been wiped with the temp folder, and its workers may write to no other.
@@ -175,9 +229,32 @@ impl Nest {
         *self.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
+    fn last_used(&self) -> Instant {
+        *self.last_used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_idle(&self, now: Instant) -> bool {
-        let last = *self.last_used.lock().unwrap_or_else(PoisonError::into_inner);
-        now.saturating_duration_since(last) >= IDLE_AFTER
+        now.saturating_duration_since(self.last_used()) >= IDLE_AFTER
+    }
+
+    /// What it holds with its workers. `is_base`: it must not end. Looks at one of them; blocks.
+    fn held(&self, is_base: bool) -> Held {
+        if let Some(bytes) = self.stock.sample().and_then(memory::private_bytes) {
+            self.worker_bytes.store(bytes, Ordering::Relaxed);
+        }
+        let is_idle = !is_base && self.stock.running() == 0;
+        Held {
+            zygote_bytes: self.zygote_bytes,
+            worker_bytes: self.worker_bytes.load(Ordering::Relaxed),
+            wanted: self.stock.wanted(),
+            idle_since: is_idle.then(|| self.last_used()),
+        }
+    }
+
+    /// What it and its ready workers hold, as far as that is known.
+    fn bytes(&self) -> u64 {
+        let ready = u64::try_from(self.stock.ready()).unwrap_or(u64::MAX);
+        self.zygote_bytes.saturating_add(self.worker_bytes.load(Ordering::Relaxed).saturating_mul(ready))
     }
 }
 
@@ -191,7 +268,16 @@ impl Forge for Forks {
 
 impl Zygotes {
     pub(super) fn new(spawner: Arc<dyn Spawner>, library: PathBuf) -> Arc<Self> {
-        Arc::new_cyclic(|own| Self { spawner, library, lines: Mutex::default(), own: Weak::clone(own) })
+        Arc::new_cyclic(|own| Self {
+            spawner,
+            library,
+            lines: Mutex::default(),
+            limit_bytes: AtomicU64::new(u64::MAX),
+            ended: AtomicU64::new(0),
+            reviewed: Mutex::default(),
+            told: AtomicBool::new(false),
+            own: Weak::clone(own),
+        })
     }
 
     /// A worker of the tree's zygote, or of the base while there is none. With `wait`, zygotes that boot are waited for.
@@ -204,6 +290,7 @@ impl Zygotes {
             found => found?,
         };
         base.touch();
+        self.review_if_due();
         let worker = if spec.has_dependencies {
             match self.settled(wait, || self.dependent(spec, &base)).await {
                 Ok(nest) => {
@@ -278,13 +365,14 @@ impl Zygotes {
         }
         let dependent = line.dependents.entry(tree.to_path_buf()).or_insert_with(|| Dependent {
             packages: BTreeSet::new(),
-            unfit: BTreeSet::new(),
+            unfit: BTreeMap::new(),
             slot: Slot::Empty,
             last_used: now,
         });
         dependent.last_used = now;
         dependent.packages.extend(spec.packages.iter().cloned());
-        let wanted: BTreeSet<String> = dependent.packages.difference(&dependent.unfit).cloned().collect();
+        let wanted: BTreeSet<String> =
+            dependent.packages.iter().filter(|name| !dependent.unfit.contains_key(*name)).cloned().collect();
         let outdated = |nest: &Nest| nest.is_worn(now) || !wanted.is_subset(&nest.packages);
         look(&mut dependent.slot, outdated, |over| {
             let (zygotes, spec, base) = (Weak::clone(&self.own), spec.clone(), Arc::clone(base));
@@ -335,12 +423,13 @@ impl Zygotes {
         };
         let began = Instant::now();
         let mut client = Client::boot(&*self.spawner, command).await.map_err(|error| error.to_string())?;
-        let runs = settle_runs(runs, &mut client).await?;
+        let runs = settle_runs(runs, &mut client, None).await?;
         client.limit(breed.limits).await.map_err(|error| error.to_string())?;
         tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
+        let held = held_by(&client).await;
         let client = Arc::new(client);
         let makings = Makings { client, breed: Arc::clone(breed), runs, user: None, tree: None, resolver };
-        Ok(Nest::new(makings, BTreeSet::new()))
+        Ok(Nest::new(makings, BTreeSet::new(), held))
     }
 
     /// Tries with every package, and with one fewer as long as one turns out to be unfit.
@@ -353,17 +442,32 @@ impl Zygotes {
         let began = Instant::now();
         for _ in 0..MAX_TRIES {
             let modules = packages.iter().map(|specifier| Module { specifier, kind: "require" }).collect();
-            let load = Load { cwd: &spec.tree, env: &spec.breed.load_env, modules, limit_ms: LOAD_LIMIT_MS };
-            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
             let shield = &spec.breed.shield;
             let user = shield.draw_user().map_err(|error| error.to_string())?;
             let store = &spec.breed.store.0;
-            let runs = if shield.zygotes_have_run_folders() { store.runs() } else { store.nest() };
+            let in_memory = shield.zygotes_have_run_folders();
+            let runs = if in_memory { store.runs() } else { store.nest() };
             let runs = runs.map_err(|error| error.to_string())?;
-            let plan = shield.dependent_zygote(user, &spec.tree, runs.dir());
-            let refused = match base.client.fork_zygote(plan.as_deref(), &payload).await {
+            let name = cached::name(&spec.breed, Kind::Forked);
+            let cache = name.and_then(|name| CacheLink::find(&spec.tree, &name, user));
+            // In memory it is made by who mounts that.
+            let compile_cache = cache.as_ref().and_then(|cache| {
+                if in_memory { Some(cache.folder_in(runs.dir())) } else { cache.make_in(runs.dir()) }
+            });
+            let load = Load {
+                cwd: &spec.tree,
+                env: &spec.breed.load_env,
+                modules,
+                limit_ms: LOAD_LIMIT_MS,
+                compile_cache,
+                compiles: false,
+            };
+            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
+            let plan = shield.dependent_zygote(user, &spec.tree, runs.dir(), cache.as_ref());
+            let group = shield.group().await?;
+            let refused = match base.client.fork_zygote(plan.as_deref(), group, &payload).await {
                 Ok(mut client) => {
-                    let runs = settle_runs(runs, &mut client).await?;
+                    let runs = settle_runs(runs, &mut client, cache).await?;
                     client.limit(spec.breed.limits).await.map_err(|error| error.to_string())?;
                     tracing::debug!(
                         target: NATIVE,
@@ -372,26 +476,195 @@ impl Zygotes {
                         json_report = client.report(),
                         "Zygote loaded packages"
                     );
+                    let held = held_by(&client).await;
+                    self.too_large(held)?;
                     let (client, breed) = (Arc::new(client), Arc::clone(&spec.breed));
                     let tree = Some(spec.tree.to_path_buf());
                     let resolver = base.makings.resolver;
-                    return Ok(Nest::new(Makings { client, breed, runs, user, tree, resolver }, packages));
+                    let makings = Makings { client, breed, runs, user, tree, resolver };
+                    return Ok(Nest::new(makings, packages, held));
                 }
                 Err(ZygoteError::Refused { reason }) => reason,
+                // Nobody knows which of them it was.
+                Err(ZygoteError::Overran { what }) if !packages.is_empty() => {
+                    let reason = format!("with the packages of its set: {what}");
+                    self.unfit(spec, std::mem::take(&mut packages), &reason);
+                    continue;
+                }
                 Err(error) => return Err(error.to_string()),
             };
-            let unfit = serde_json::from_str::<Refusal>(&refused).ok().and_then(|refusal| refusal.specifier);
+            let refusal = serde_json::from_str::<Refusal>(&refused).ok();
+            let (unfit, reason) = refusal.map_or((None, None), |refusal| (refusal.specifier, refusal.reason));
             let Some(unfit) = unfit.filter(|name| packages.remove(name)) else { return Err(refused) };
-            tracing::debug!(target: NATIVE, package = unfit, reason = refused, "Package is not loaded ahead");
-            if let Some(dependent) = self
-                .lines()
-                .get_mut(&spec.breed)
-                .and_then(|line| line.dependents.get_mut(spec.tree.as_path()))
-            {
-                dependent.unfit.insert(unfit);
-            }
+            self.unfit(spec, BTreeSet::from([unfit]), reason.as_deref().unwrap_or(&refused));
         }
         Err("too many of its packages cannot be loaded ahead".to_owned())
+    }
+
+    /// Notes that these packages of a tree are not loaded ahead.
+    fn unfit(&self, spec: &WorkerSpec, packages: BTreeSet<String>, reason: &str) {
+        let mut lines = self.lines();
+        let line = lines.get_mut(&spec.breed);
+        let dependent = line.and_then(|line| line.dependents.get_mut(spec.tree.as_path()));
+        tracing::debug!(target: NATIVE, json_packages = %json!(packages), reason, "Packages are not loaded ahead");
+        if let Some(dependent) = dependent {
+            dependent.unfit.extend(packages.into_iter().map(|package| (package, reason.to_owned())));
+        }
+    }
+
+    /// See [`RungLadder::not_preloaded`](super::RungLadder::not_preloaded).
+    pub(super) fn not_preloaded(&self) -> Vec<NotPreloaded> {
+        let lines = self.lines();
+        let dependents = lines.values().flat_map(|line| line.dependents.values());
+        let told = dependents.flat_map(|dependent| {
+            let unfit = dependent.unfit.iter().map(|(package, reason)| NotPreloaded {
+                packages: vec![package.clone()],
+                reason: reason.clone(),
+            });
+            let all = match &dependent.slot {
+                Slot::Down { reason, .. } => Some(NotPreloaded {
+                    packages: dependent.packages.iter().cloned().collect(),
+                    reason: reason.clone(),
+                }),
+                _ => None,
+            };
+            unfit.chain(all)
+        });
+        told.take(NOT_PRELOADED_LIMIT).collect()
+    }
+
+    /// See [`RungLadder::limit_memory`](super::RungLadder::limit_memory).
+    pub(super) fn limit_memory(&self, bytes: u64) {
+        self.limit_bytes.fetch_min(bytes, Ordering::Relaxed);
+    }
+
+    /// Refuses a zygote that alone holds more than all may: it would end as soon as it is idle, and boot again with the next call.
+    fn too_large(&self, bytes: u64) -> Result<(), String> {
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        if bytes <= limit {
+            return Ok(());
+        }
+        let mib = |bytes: u64| bytes / (1024 * 1024);
+        Err(format!(
+            "with its packages it holds {} MiB, and all zygotes may hold {} (zygoteMemoryMb)",
+            mib(bytes),
+            mib(limit)
+        ))
+    }
+
+    /// [`Self::review`], if the last one was long ago.
+    fn review_if_due(&self) {
+        let last = *self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= REVIEW_INTERVAL) {
+            self.review_soon();
+        }
+    }
+
+    /// [`Self::review`], on a thread for blocking work. Needs a runtime.
+    fn review_soon(&self) {
+        *self.reviewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        let own = Weak::clone(&self.own);
+        tokio::task::spawn_blocking(move || {
+            if let Some(own) = own.upgrade() {
+                own.review();
+            }
+        });
+    }
+
+    /// Keeps zygotes and the workers that they have ready within what they may hold. Blocks.
+    fn review(&self) {
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        let nests = self.nests();
+        let held: Vec<Held> = nests.iter().map(|(_, tree, nest)| nest.held(tree.is_none())).collect();
+        let Cut { ended, cap } = sizing::cut(&held, limit);
+        for (index, (breed, tree, nest)) in nests.iter().enumerate() {
+            match tree {
+                Some(tree) if ended.contains(&index) => self.end_for_memory(breed, tree, nest, limit),
+                _ => nest.stock.cap(cap),
+            }
+        }
+        if (!ended.is_empty() || cap == 0) && !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: NATIVE,
+                limitMb = limit / (1024 * 1024),
+                "Zygotes hold more memory than they may: those that were not used for longest end, and fewer workers are kept ready; with more of it (zygoteMemoryMb) calls start faster"
+            );
+        }
+    }
+
+    /// All that serve, with the tree of each that is not a base.
+    fn nests(&self) -> Vec<(Arc<Breed>, Option<PathBuf>, Arc<Nest>)> {
+        let up = |slot: &Slot| match slot {
+            Slot::Up(nest) => Some(Arc::clone(nest)),
+            _ => None,
+        };
+        let mut nests = Vec::new();
+        for (breed, line) in &*self.lines() {
+            nests.extend(up(&line.base).map(|nest| (Arc::clone(breed), None, nest)));
+            nests.extend(line.dependents.iter().filter_map(|(tree, dependent)| {
+                Some((Arc::clone(breed), Some(tree.clone()), up(&dependent.slot)?))
+            }));
+        }
+        nests
+    }
+
+    /// Ends a tree's zygote, unless a call has come to it meanwhile.
+    fn end_for_memory(&self, breed: &Arc<Breed>, tree: &Path, nest: &Arc<Nest>, limit: u64) {
+        let mut lines = self.lines();
+        let dependent = lines.get_mut(breed).and_then(|line| line.dependents.get_mut(tree));
+        let Some(dependent) = dependent else { return };
+        let is_same = matches!(&dependent.slot, Slot::Up(found) if Arc::ptr_eq(found, nest));
+        if !is_same || nest.stock.running() > 0 {
+            return;
+        }
+        let reason = format!(
+            "it was not used for longest when zygotes held more than {} MiB (zygoteMemoryMb)",
+            limit / (1024 * 1024)
+        );
+        let down = Slot::Down { reason, until: Instant::now() + REST_AFTER };
+        let old = std::mem::replace(&mut dependent.slot, down);
+        drop(lines);
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        drop(old); // `nest` is the last one that holds it
+    }
+
+    /// Has the packages of a tree compiled by a process such as the tree's zygote is one; where it worked, see [`RunFolder::left`].
+    /// Nothing else ever runs in it. `None` where
+    /// none of them can be loaded ahead.
+    pub(super) async fn compile(&self, spec: &WorkerSpec) -> Result<Option<RunFolder>, String> {
+        let base = self.settled(true, || self.base(spec)).await.map_err(|none| none.into_error().reason)?;
+        base.touch();
+        let mut packages = spec.packages.clone();
+        for _ in 0..MAX_TRIES {
+            let shield = &spec.breed.shield;
+            let user = shield.draw_user().map_err(|error| error.to_string())?;
+            // It sees what the base does: where run folders are in memory, those that are there.
+            let run = base.makings.runs.create(None, user).map_err(|error| error.to_string())?;
+            let dir = run.tmpdir().join(LEFT_FOLDER);
+            let load = Load {
+                cwd: &spec.tree,
+                env: &spec.breed.load_env,
+                modules: packages.iter().map(|specifier| Module { specifier, kind: "require" }).collect(),
+                limit_ms: LOAD_LIMIT_MS,
+                compile_cache: Some(dir),
+                compiles: true,
+            };
+            let payload = serde_json::to_string(&load).map_err(|error| error.to_string())?;
+            let plan = shield.compiling_zygote(user, &spec.tree, run.dir());
+            let group = shield.group().await?;
+            let told = match base.client.fork_zygote(plan.as_deref(), group, &payload).await {
+                Err(ZygoteError::Refused { reason }) => reason,
+                Err(error) => return Err(error.to_string()),
+                Ok(_) => return Err("it serves, but was to end".to_owned()),
+            };
+            match serde_json::from_str(&told) {
+                Ok(Refusal { compiled: true, .. }) => return Ok(Some(run)),
+                Ok(Refusal { specifier: Some(unfit), .. })
+                    if packages.remove(&unfit) && !packages.is_empty() => {}
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     fn set(&self, breed: &Breed, tree: Option<&Path>, booted: Result<Arc<Nest>, String>) {
@@ -409,11 +682,13 @@ impl Zygotes {
             let old = std::mem::replace(place, slot);
             drop(lines);
             drop(old); // may end a zygote: outside of the lock
+            self.review_soon();
         }
     }
 
     /// Ends what nobody has used for long.
     pub(super) fn sweep(&self, now: Instant) {
+        self.review_soon();
         let mut ended = Vec::new();
         self.lines().retain(|_, line| {
             ended.extend(
@@ -435,6 +710,16 @@ impl Zygotes {
         let ended: Vec<_> =
             self.lines().values_mut().filter_map(|line| line.dependents.remove(tree)).collect();
         drop(ended);
+    }
+
+    pub(super) fn memory(&self) -> ZygoteMemory {
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        let nests = self.nests();
+        ZygoteMemory {
+            bytes: nests.iter().fold(0, |sum: u64, (.., nest)| sum.saturating_add(nest.bytes())),
+            limit_bytes: (limit < u64::MAX).then_some(limit),
+            ended: self.ended.load(Ordering::Relaxed),
+        }
     }
 
     pub(super) fn counts(&self) -> ZygoteCounts {
@@ -463,11 +748,17 @@ impl Zygotes {
     }
 }
 
-/// Where the run folders of a zygote's workers are: what it has mounted, if it has.
-async fn settle_runs(runs: Runs, client: &mut Client) -> Result<Runs, String> {
+/// Where the run folders of a zygote's workers are: what it has mounted, if it has. What leads to its compile cache is there again.
+async fn settle_runs(runs: Runs, client: &mut Client, cache: Option<CacheLink>) -> Result<Runs, String> {
     let Some(top) = client.take_scratch() else { return Ok(runs) };
-    let settled = tokio::task::spawn_blocking(move || runs.in_memory(top)).await;
+    let settled = tokio::task::spawn_blocking(move || runs.in_memory(top, cache.as_ref())).await;
     settled.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// What a zygote holds that has just booted, bytes; 0 where that cannot be found out.
+async fn held_by(client: &Client) -> u64 {
+    let Some(pid) = client.pid() else { return 0 };
+    tokio::task::spawn_blocking(move || memory::held_bytes(pid)).await.unwrap_or(0)
 }
 
 /// Looks at a slot and boots what is missing. A nest that is `outdated` serves on while its successor boots.
@@ -511,6 +802,11 @@ struct Load<'a> {
     env: &'a BTreeMap<String, String>,
     modules: Vec<Module<'a>>,
     limit_ms: u32,
+    /// The folder of Node's compile cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compile_cache: Option<PathBuf>,
+    /// Whether it is to fill that folder, and to end then.
+    compiles: bool,
 }
 
 #[derive(Serialize)]
@@ -523,4 +819,8 @@ struct Module<'a> {
 #[derive(Deserialize)]
 struct Refusal {
     specifier: Option<String>,
+    reason: Option<String>,
+    /// It did what it was to do instead.
+    #[serde(default)]
+    compiled: bool,
 }

@@ -7,6 +7,7 @@
 //!     complete                              the marker: without it all of this counts as nothing; its time: last resolved
 //!     lease                                 flock, shared by whoever uses the tree; its time: last used
 //!     files                                 what is in the tree, to be compared after a restart
+//!     compile-cache/                        what Node compiled of its packages
 //!   aliases/<other key>                     names a key, for hosts that cannot tell npm's version
 //!   locks/<key>                             flock of whoever installs
 //!   locks/room                              flock of whoever makes room
@@ -24,6 +25,7 @@
 //! Calls block for a few system calls at most, except where they say so; slow removals go to a thread of the store's own.
 
 mod base;
+pub mod compile_cache;
 mod contents;
 mod evict;
 mod generation;

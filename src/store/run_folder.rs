@@ -10,6 +10,7 @@ use std::{
 use super::tmpfs::Tmpfs;
 use super::{
     Identity, Shared, StoreError, Tree,
+    compile_cache::{self, CacheLink, CacheName},
     janitor::Job,
     root::{self, Access, builder},
     unique_name,
@@ -22,6 +23,10 @@ use super::{
 #[derive(Debug)]
 pub struct RunFolder {
     dir: PathBuf,
+    /// Who works in it, where that is not the host's user.
+    owner: Option<u32>,
+    compile_cache: Option<PathBuf>,
+    cache_link: Option<CacheLink>,
     place: Arc<Place>,
     /// Its process makes it, on a file system that goes with the process.
     is_own: bool,
@@ -94,13 +99,21 @@ impl Runs {
         })
     }
 
-    /// The same place, with what a zygote has mounted there, which is emptied. `top` is a descriptor of that, from before the zygote
-    /// loaded anything. Blocks.
+    /// The same place, with what a zygote has mounted there, which is emptied but for the way to its compile cache. `top` is a
+    /// descriptor of that, from before the zygote loaded anything. Blocks.
     #[cfg(target_os = "linux")]
-    pub fn in_memory(&self, top: std::os::fd::OwnedFd) -> Result<Self, StoreError> {
+    pub fn in_memory(
+        &self,
+        top: std::os::fd::OwnedFd,
+        cache: Option<&CacheLink>,
+    ) -> Result<Self, StoreError> {
         let Place { dir, shared, .. } = &*self.place;
         let tmpfs = Tmpfs::new(top);
         tmpfs.clear().map_err(StoreError::io("empty the run folders at", dir))?;
+        // Made anew: what packages did to it while they were loaded is nobody's business.
+        cache
+            .map_or(Ok(()), |cache| tmpfs.lead_to(cache))
+            .map_err(StoreError::io("lead to a compile cache at", dir))?;
         Ok(Self {
             place: Arc::new(Place {
                 dir: dir.clone(),
@@ -126,10 +139,23 @@ impl Runs {
         found.map(|metadata| Identity::of(&metadata)) == self.place.identity
     }
 
-    /// One that its process makes: nothing is there for the host.
-    pub fn own(&self) -> Result<RunFolder, StoreError> {
+    /// One that its process makes: nothing is there for the host. `owner` as in [`Self::create`].
+    pub fn own(&self, owner: Option<u32>) -> Result<RunFolder, StoreError> {
         let dir = self.place.dir.join(unique_name()?);
-        Ok(RunFolder { dir, place: Arc::clone(&self.place), is_own: true })
+        let mut folder = self.folder(dir, owner);
+        folder.is_own = true;
+        Ok(folder)
+    }
+
+    fn folder(&self, dir: PathBuf, owner: Option<u32>) -> RunFolder {
+        RunFolder {
+            dir,
+            owner,
+            compile_cache: None,
+            cache_link: None,
+            place: Arc::clone(&self.place),
+            is_own: false,
+        }
     }
 
     /// Makes a run folder: six system calls, or eight in memory. `node_modules` is where it leads to packages, if to any; `owner` is the user who
@@ -141,7 +167,7 @@ impl Runs {
         #[cfg(target_os = "linux")]
         if let Some(tmpfs) = &self.place.tmpfs {
             // From here on a failure removes what was made.
-            let folder = RunFolder { dir, place: Arc::clone(&self.place), is_own: false };
+            let folder = self.folder(dir, owner);
             let made = tmpfs.create(&name, node_modules, owner);
             made.map_err(StoreError::io("create the run folder", &folder.dir))?;
             return Ok(folder);
@@ -150,7 +176,7 @@ impl Runs {
         let outer = builder(if owner.is_some() { 0o711 } else { 0o700 });
         shared.retrying(|| outer.create(&dir).map_err(StoreError::io("create the run folder", &dir)))?;
         // From here on a failure removes what was made.
-        let folder = RunFolder { dir, place: Arc::clone(&self.place), is_own: false };
+        let folder = self.folder(dir, owner);
         let private = builder(0o700);
         for part in [folder.cwd(), folder.tmpdir()] {
             private.create(&part).map_err(StoreError::io("create the folder", &part))?;
@@ -181,6 +207,41 @@ impl Place {
             tmpfs: self.tmpfs.clone(),
             ..Job::remove(dir)
         }
+    }
+}
+
+impl RunFolder {
+    /// Lets the worker that will be here find a tree's compile cache, if there is one of this name: it can read it, not change it.
+    /// Of no use to one that a zygote forks, which has loaded what there is.
+    pub fn offer_compile_cache(&mut self, tree: &Path, name: &CacheName) {
+        let Some(cache) = CacheLink::find(tree, name, self.owner) else { return };
+        if self.is_own {
+            self.compile_cache = Some(cache.folder_in(&self.dir));
+            self.cache_link = Some(cache);
+        } else if !self.place.is_in_memory() {
+            self.compile_cache = cache.make_in(&self.dir);
+        }
+    }
+
+    /// What its process has to make for that, where it makes the run folder.
+    pub fn cache_link(&self) -> Option<&CacheLink> {
+        self.cache_link.as_ref()
+    }
+
+    /// What a process left of compiled packages, in [`compile_cache::LEFT_FOLDER`] of its temp folder. No link is followed that
+    /// it could have made.
+    pub fn left(&self) -> io::Result<fs::File> {
+        #[cfg(target_os = "linux")]
+        if let Written::Memory { tmpfs, name } = self.written() {
+            let [_, tmp] = tmpfs.parts(&name)?;
+            return compile_cache::open_left(Some(tmp), Path::new(compile_cache::LEFT_FOLDER));
+        }
+        compile_cache::open_left(None, &self.tmpdir().join(compile_cache::LEFT_FOLDER))
+    }
+
+    /// The number of the user who works in it.
+    pub fn user(&self) -> u32 {
+        compile_cache::number_of(self.owner)
     }
 }
 
@@ -239,6 +300,11 @@ impl RunFolder {
     /// The call's temp folder.
     pub fn tmpdir(&self) -> PathBuf {
         self.dir.join("tmp")
+    }
+
+    /// What Node is to be given as the folder of its compile cache, if there is one.
+    pub fn compile_cache(&self) -> Option<&Path> {
+        self.compile_cache.as_deref()
     }
 
     /// Removes it now instead of in the background. Blocks.

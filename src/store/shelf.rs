@@ -15,7 +15,7 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Shared, Staging, Store, StoreError, TreeKey, base, contents,
+    Shared, Staging, Store, StoreError, TreeKey, base, compile_cache, contents,
     evict::{self, Entry, Keep},
     generation,
     janitor::Job,
@@ -36,12 +36,14 @@ const MAX_LEASE_TRIES: usize = 8;
 const ALIASES: &str = "aliases";
 /// The lock of whoever makes room; the others need not.
 const ROOM_LOCK: &str = "room";
+/// The lock of whoever has compile caches made.
+const COMPILE_LOCK: &str = "compile";
 
 /// What the store held when this process last looked, and what it did itself since.
 #[derive(Debug, Default)]
 pub(super) struct Gauges {
     trees: AtomicU64,
-    bytes: AtomicU64,
+    pub(super) bytes: AtomicU64,
     evictions: AtomicU64,
 }
 
@@ -131,6 +133,12 @@ impl Store {
     /// The lock of whoever installs `key`, over all processes; `None` while somebody else has it. Some system calls.
     pub fn try_install_lock(&self, key: &TreeKey) -> Result<Option<PathLock>, StoreError> {
         let path = self.shared.locks().join(key.as_str());
+        self.shared.retrying(|| PathLock::try_new(&path).map_err(StoreError::io("lock", &path)))
+    }
+
+    /// The right to have compile caches made, over all processes; `None` while somebody else has it. Some system calls.
+    pub fn try_compile_lock(&self) -> Result<Option<PathLock>, StoreError> {
+        let path = self.shared.locks().join(COMPILE_LOCK);
         self.shared.retrying(|| PathLock::try_new(&path).map_err(StoreError::io("lock", &path)))
     }
 
@@ -398,7 +406,7 @@ fn entry(folder: &Path, key: String, generation: String) -> Entry {
     Entry {
         key,
         generation,
-        bytes: marker.as_ref().map_or(0, |marker| marker.bytes),
+        bytes: marker.as_ref().map_or(0, |marker| marker.bytes + compile_cache::bytes_in(&dir)),
         last_used: last_used.unwrap_or(UNIX_EPOCH),
         complete: marker.is_some(),
     }

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chownat, fstatvfs, mkdirat, openat, symlinkat, unlinkat};
 
-use super::remove;
+use super::{compile_cache::CacheLink, remove};
 
 /// The folders of a run folder, and the way to the packages.
 const PARTS: [&str; 2] = ["work", "tmp"];
@@ -59,6 +59,14 @@ impl Tmpfs {
             symlinkat(packages, &folder, PACKAGES)?;
         }
         Ok(())
+    }
+
+    /// Makes the way to a compile cache, at the top.
+    pub(super) fn lead_to(&self, cache: &CacheLink) -> io::Result<()> {
+        let open = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
+        mkdirat(&self.top, CacheLink::folder(), open)?;
+        let folder = openat(&self.top, CacheLink::folder(), PASSED_THROUGH, Mode::empty())?;
+        Ok(symlinkat(&cache.target, &folder, &cache.name)?)
     }
 
     /// Removes a run folder and all in it; what is gone already is fine. Blocks.
@@ -160,7 +168,13 @@ mod tests {
         fs::create_dir_all(dir.path().join("a/b")).unwrap();
         fs::write(dir.path().join("a/b/file"), "").unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
-        tmpfs(dir.path()).clear().unwrap();
+        let tmpfs = tmpfs(dir.path());
+        let cache = CacheLink { name: "v22-0".to_owned(), target: "/cache/code".into() };
+        tmpfs.lead_to(&cache).unwrap();
+        assert!(tmpfs.lead_to(&cache).is_err(), "never one that is there");
+        let link = dir.path().join(CacheLink::folder()).join("v22-0");
+        assert_eq!(fs::read_link(link).unwrap(), Path::new("/cache/code"));
+        tmpfs.clear().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert_eq!(fs::metadata(dir.path()).unwrap().permissions(), before);
     }

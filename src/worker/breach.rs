@@ -4,7 +4,9 @@
 //! | --- | --- |
 //! | V8 aborts and names the heap limit | heap |
 //! | V8 or C++ aborts for want of memory otherwise; a thrown `RangeError` of an allocation, `ENOMEM` | memory outside of the heap |
+//! | SIGKILL, and the call's control group has counted a process killed for memory | the call's memory |
 //! | SIGKILL that nobody sent, and the kernel has counted one more process killed for memory | the machine's memory |
+//! | an abort without such words, and the call's control group has refused a process or thread | processes |
 //! | SIGXCPU; SIGKILL once the CPU time is used up | CPU time |
 //! | SIGXFSZ; a thrown `EFBIG` | size of a file |
 //! | a thrown `ENOSPC`, where run folders are on a file system with that limit | disk space and files of the call |
@@ -16,6 +18,7 @@ use serde_json::value::RawValue;
 use super::outcome::signal_name;
 use crate::{
     error::{Code, Phase, SandboxError},
+    group::Counted,
     limits::{CallLimits, DISK_LIMIT_FILES},
     process::ExitStatus,
 };
@@ -49,6 +52,10 @@ pub struct End {
     pub cpu_us: u64,
     /// Whether the kernel has killed for want of memory meanwhile.
     pub oom_killed: bool,
+    /// What the call's own control group has counted.
+    pub counted: Counted,
+    /// Whether what it wrote was in memory, and so in that group's.
+    pub in_memory: bool,
 }
 
 /// The error of a process that a limit ended; `None` when it ended otherwise. `stderr` is the tail of what it printed.
@@ -60,6 +67,7 @@ pub fn of_end(end: End, stderr: &str, limits: &CallLimits) -> Option<SandboxErro
             Some("SIGKILL") if limits.cpu_seconds.is_some_and(|limit| end.cpu_us >= u64::from(limit) * 1_000_000) => {
                 (Code::CpuLimit, cpu_words(limits))
             }
+            Some("SIGKILL") if end.counted.out_of_memory => (Code::MemoryLimit, group_words(limits, end.in_memory)),
             Some("SIGKILL") if end.oom_killed => (
                 Code::MemoryLimit,
                 "the machine or its container ran out of memory, and the kernel ended the process; hold less at once, or give \
@@ -67,14 +75,20 @@ pub fn of_end(end: End, stderr: &str, limits: &CallLimits) -> Option<SandboxErro
                     .to_owned(),
             ),
             Some("SIGXFSZ") => (Code::DiskLimit, file_words(limits)),
-            Some("SIGABRT" | "SIGTRAP" | "SIGILL") => (Code::MemoryLimit, memory_words(stderr, limits)?),
+            Some("SIGABRT" | "SIGTRAP" | "SIGILL") => of_abort(end, stderr, limits)?,
             _ => return None,
         },
         // 128 + the signal, as a shell or Node itself tells it.
-        ExitStatus::Code(133 | 134) => (Code::MemoryLimit, memory_words(stderr, limits)?),
+        ExitStatus::Code(133 | 134) => of_abort(end, stderr, limits)?,
         ExitStatus::Code(_) | ExitStatus::Lost => return None,
     };
     Some(SandboxError::new(code, Phase::Run, format!("{}: {why}", super::outcome::how(end.exit))))
+}
+
+/// Node aborts where it gets no memory, and where it gets no thread.
+fn of_abort(end: End, stderr: &str, limits: &CallLimits) -> Option<(Code, String)> {
+    let memory = memory_words(stderr, limits).map(|words| (Code::MemoryLimit, words));
+    memory.or_else(|| end.counted.tasks_refused.then(|| (Code::ProcessLimit, process_words(limits))))
 }
 
 /// [`of_end`] where V8's own limit is the only one that is known.
@@ -122,6 +136,19 @@ fn native_words(limits: &CallLimits) -> String {
     format!(
         "out of memory outside of the JavaScript heap (buffers, WebAssembly, threads, native code), the limit is {} MB; hold \
          less at once, or raise nativeMemoryMb",
+        limits.native_memory_mb
+    )
+}
+
+fn group_words(limits: &CallLimits, in_memory: bool) -> String {
+    let written =
+        if in_memory { format!(" (with {} MB for what it writes)", limits.disk_mb) } else { String::new() };
+    format!(
+        "out of memory: all processes of the call together, with what is cached of files and what the kernel holds for them, reached \
+         {} MB, for limits of {} MB of JavaScript heap and {} MB outside of it{written}; hold less at once, or raise memoryMb or \
+         nativeMemoryMb",
+        limits.of_group(None, in_memory).memory_bytes / (1024 * 1024),
+        limits.memory_mb,
         limits.native_memory_mb
     )
 }
@@ -262,8 +289,12 @@ mod tests {
     };
 
     fn ended(exit: ExitStatus, stderr: &str) -> Option<(Code, String)> {
-        of_end(End { exit, cpu_us: 5, oom_killed: false }, stderr, &LIMITS)
-            .map(|error| (error.code, error.message))
+        of_end(
+            End { exit, cpu_us: 5, oom_killed: false, counted: Counted::default(), in_memory: false },
+            stderr,
+            &LIMITS,
+        )
+        .map(|error| (error.code, error.message))
     }
 
     #[test]
@@ -301,7 +332,12 @@ mod tests {
     fn a_kill_is_told_from_a_kill() {
         let exit = ExitStatus::Signal(libc::SIGKILL);
         let code = |cpu_us, oom_killed, limits: &CallLimits| {
-            of_end(End { exit, cpu_us, oom_killed }, "", limits).map(|error| error.code)
+            of_end(
+                End { exit, cpu_us, oom_killed, counted: Counted::default(), in_memory: false },
+                "",
+                limits,
+            )
+            .map(|error| error.code)
         };
         assert_eq!(code(1_999_999, false, &LIMITS), None);
         assert_eq!(code(1_999_999, true, &LIMITS), Some(Code::MemoryLimit));

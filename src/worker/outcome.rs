@@ -26,6 +26,7 @@ pub type Outcome = Result<Option<String>, SandboxError>;
 #[derive(Debug, Default)]
 pub struct Notes {
     started: bool,
+    uncached: bool,
     drained: bool,
     exiting: Option<i32>,
     uncaught: Option<Thrown>,
@@ -36,6 +37,8 @@ impl Notes {
     pub fn take(&mut self, frame: Frame, max_output_bytes: u64) -> Option<Outcome> {
         match frame {
             Frame::Ready => {}
+            // Once the function may have run, what is said of a cache is its word.
+            Frame::Uncached => self.uncached |= !self.started,
             Frame::Started => self.started = true,
             Frame::Drained => self.drained = true,
             Frame::Exiting { code } => self.exiting = Some(code),
@@ -49,6 +52,11 @@ impl Notes {
             Frame::Invalid(thrown) => return Some(Err(invalid(thrown))),
         }
         None
+    }
+
+    /// Whether V8 took the code cache that the worker was given, if it got so far. Only for a worker that was given one.
+    pub fn took_cache(&self) -> Option<bool> {
+        self.started.then_some(!self.uncached)
     }
 
     /// The error of a worker that ended before anything settled its call. `stderr` is the tail of what it printed.
@@ -281,6 +289,7 @@ pub fn signal_name(_signal: i32) -> Option<&'static str> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use crate::group::Counted;
 
     const LIMITS: CallLimits = CallLimits { memory_mb: 64, ..CallLimits::DEFAULT };
 
@@ -301,7 +310,11 @@ mod tests {
         for frame in frames {
             assert_eq!(notes.take(frame.clone(), 10), None);
         }
-        let error = notes.ended(End { exit, cpu_us: 0, oom_killed: false }, stderr, &LIMITS);
+        let error = notes.ended(
+            End { exit, cpu_us: 0, oom_killed: false, counted: Counted::default(), in_memory: false },
+            stderr,
+            &LIMITS,
+        );
         (error.code, error.message)
     }
 

@@ -1,6 +1,6 @@
 //! Frames of a worker's channel; see `docs/worker-protocol.md`. Pure.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
@@ -13,12 +13,15 @@ pub const MAX_JOB_FRAME_BYTES: usize = 256 * 1024 * 1024;
 /// The largest frame from the worker that is no result.
 pub const MAX_NOTE_FRAME_BYTES: usize = 1024 * 1024;
 
-const HEADER_BYTES: usize = 5;
+/// Of a frame.
+pub const HEADER_BYTES: usize = 5;
 
 const JOB: u8 = 1;
 const SOURCE: u8 = 2;
 const ARGS: u8 = 3;
-const READY: u8 = 16;
+const CODE_CACHE: u8 = 4;
+/// The type of [`Frame::Ready`].
+pub const READY: u8 = 16;
 const STARTED: u8 = 17;
 const RETURNED: u8 = 18;
 const THREW: u8 = 19;
@@ -28,6 +31,9 @@ const UNCAUGHT: u8 = 22;
 const DRAINED: u8 = 23;
 const EXITING: u8 = 24;
 const INVALID: u8 = 25;
+/// A code cache, from a worker that was asked for nothing else: in a call it is a violation like any other unknown type.
+pub const COMPILED: u8 = 27;
+const UNCACHED: u8 = 28;
 
 /// What a worker is to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +60,12 @@ pub struct Job {
     pub source_map: Option<String>,
     /// The largest result, in bytes of its JSON text.
     pub max_result_bytes: u64,
+    /// The folder of Node's compile cache for the packages; see [`crate::store::compile_cache`].
+    pub compile_cache: Option<PathBuf>,
+    /// Whether it is to compile the code, to send V8's code cache of it, and to end without running anything.
+    pub compiles_only: bool,
+    /// V8's code cache of the code.
+    pub code_cache: Option<Arc<[u8]>>,
     /// See [`crate::source::Prepared::code`].
     pub code: String,
     /// The arguments as JSON text; `None` when the caller gave none.
@@ -94,10 +106,27 @@ struct JobHeader<'a> {
     column_offset: i32,
     source_map: Option<&'a str>,
     max_result_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compile_cache: Option<&'a PathBuf>,
+    #[serde(skip_serializing_if = "is_off")]
+    compiles_only: bool,
+    #[serde(skip_serializing_if = "is_off")]
+    has_code_cache: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way")]
+fn is_off(flag: &bool) -> bool {
+    !flag
+}
+
+/// Type and payload length of a frame from its header.
+pub fn header(header: [u8; HEADER_BYTES]) -> (u8, usize) {
+    let [a, b, c, d, kind] = header;
+    (kind, usize::try_from(u32::from_le_bytes([a, b, c, d])).unwrap_or(usize::MAX))
 }
 
 impl Job {
-    /// The three frames of the job, one after the other.
+    /// The three frames of the job, one after the other, and a fourth with a code cache where there is one.
     pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         let header = serde_json::to_vec(&JobHeader {
             version: VERSION,
@@ -112,12 +141,20 @@ impl Job {
             column_offset: self.column_offset,
             source_map: self.source_map.as_deref(),
             max_result_bytes: self.max_result_bytes,
+            compile_cache: self.compile_cache.as_ref(),
+            compiles_only: self.compiles_only,
+            has_code_cache: self.code_cache.is_some(),
         })?;
         let args = self.args.as_deref().unwrap_or("null");
-        let mut frames = Vec::with_capacity(3 * HEADER_BYTES + header.len() + self.code.len() + args.len());
+        let cache = self.code_cache.as_deref();
+        let payloads = header.len() + self.code.len() + args.len() + cache.map_or(0, <[u8]>::len);
+        let mut frames = Vec::with_capacity(4 * HEADER_BYTES + payloads);
         put_frame(&mut frames, JOB, "a job description", &header)?;
         put_frame(&mut frames, SOURCE, "a source text", self.code.as_bytes())?;
         put_frame(&mut frames, ARGS, "an arguments text", args.as_bytes())?;
+        if let Some(cache) = cache {
+            put_frame(&mut frames, CODE_CACHE, "a code cache", cache)?;
+        }
         Ok(frames)
     }
 }
@@ -148,6 +185,8 @@ pub struct Thrown {
 pub enum Frame {
     /// Booted.
     Ready,
+    /// V8 refused the code cache, and compiled the text.
+    Uncached,
     /// From here on the user's code may have run.
     Started,
     /// The result as JSON text; `None` for `undefined`.
@@ -246,7 +285,7 @@ impl Decoder {
 
     fn limit_bytes(&self, kind: u8) -> Result<usize, Violation> {
         match kind {
-            READY | STARTED | DRAINED => Ok(0),
+            READY | STARTED | DRAINED | UNCACHED => Ok(0),
             RETURNED => Ok(self.max_result_bytes),
             THREW | UNSERIALIZABLE | TOO_LARGE | UNCAUGHT | EXITING | INVALID => Ok(MAX_NOTE_FRAME_BYTES),
             _ => Err(Violation::UnknownType { kind }),
@@ -280,6 +319,7 @@ fn parse(kind: u8, payload: &[u8]) -> Result<Frame, Violation> {
         READY => Ok(Frame::Ready),
         STARTED => Ok(Frame::Started),
         DRAINED => Ok(Frame::Drained),
+        UNCACHED => Ok(Frame::Uncached),
         RETURNED => parse_result(text).map(Frame::Returned),
         THREW => parse_thrown(text).map(Frame::Threw),
         UNSERIALIZABLE => parse_thrown(text).map(Frame::Unserializable),
@@ -370,6 +410,9 @@ mod tests {
             column_offset: 0,
             source_map: None,
             max_result_bytes: 10,
+            compile_cache: None,
+            compiles_only: false,
+            code_cache: None,
             code: "export default 1".to_owned(),
             args: None,
         }
@@ -383,6 +426,17 @@ mod tests {
             [frame(JOB, header.as_bytes()), frame(SOURCE, b"export default 1"), frame(ARGS, b"null")]
                 .concat();
         assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(&expected));
+    }
+
+    #[test]
+    fn a_code_cache_is_a_fourth_frame_and_told_of_before() {
+        let job = Job { code_cache: Some([1, 2, 255].into()), compiles_only: true, ..job() };
+        let bytes = job.encode().unwrap();
+        assert!(bytes.ends_with(&frame(CODE_CACHE, &[1, 2, 255])));
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        assert!(text.contains(r#""maxResultBytes":10,"compilesOnly":true,"hasCodeCache":true}"#), "{text}");
+        assert_eq!(header([2, 1, 0, 0, COMPILED]), (COMPILED, 258));
+        assert_eq!(decode_one(COMPILED, b""), Err(Violation::UnknownType { kind: COMPILED }));
     }
 
     #[test]
@@ -455,6 +509,7 @@ mod tests {
             Just((frame(READY, b""), Frame::Ready)),
             Just((frame(STARTED, b""), Frame::Started)),
             Just((frame(DRAINED, b""), Frame::Drained)),
+            Just((frame(UNCACHED, b""), Frame::Uncached)),
             Just((frame(RETURNED, b""), Frame::Returned(None))),
             any::<i32>().prop_map(|code| (
                 frame(EXITING, format!("{{\"code\":{code}}}").as_bytes()),

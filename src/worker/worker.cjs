@@ -91,6 +91,7 @@ const CHANNEL_FD = 3;
 const JOB = 1;
 const SOURCE = 2;
 const ARGS = 3;
+const CODE_CACHE = 4;
 const READY = 16;
 const STARTED = 17;
 const RETURNED = 18;
@@ -101,6 +102,8 @@ const UNCAUGHT = 22;
 const DRAINED = 23;
 const EXITING = 24;
 const INVALID = 25;
+const COMPILED = 27;
+const UNCACHED = 28;
 
 const HEADER_BYTES = 5;
 /** As many characters as a frame's header has bytes: room for it in front of the payload. */
@@ -133,10 +136,14 @@ function send(type, payload) {
   frame[2] = (length >>> 16) & 0xff;
   frame[3] = (length >>> 24) & 0xff;
   frame[4] = type;
+  write(frame, HEADER_BYTES + length);
+}
+
+function write(frame, length) {
   let sent = 0;
-  while (sent < HEADER_BYTES + length) {
+  while (sent < length) {
     try {
-      sent += writeSync(channel, frame, sent, HEADER_BYTES + length - sent);
+      sent += writeSync(channel, frame, sent, length - sent);
     } catch (error) {
       if (read(error, 'code') !== 'EAGAIN') return;
       rest();
@@ -146,12 +153,16 @@ function send(type, payload) {
 
 /** Reads one frame that must be of `type`; its payload as text, or `undefined` when the host hung up. */
 function receive(type) {
+  const payload = receiveBytes(type);
+  return payload === undefined ? undefined : decode(payload, 'utf8');
+}
+
+function receiveBytes(type) {
   const header = readExactly(HEADER_BYTES);
   if (header === undefined) return undefined;
   if (header[4] !== type) throw new IntrinsicError(`frame ${header[4]} on the channel where ${type} is due`);
   const length = header[0] + header[1] * 0x100 + header[2] * 0x10000 + header[3] * 0x1000000;
-  const payload = readExactly(length);
-  return payload === undefined ? undefined : decode(payload, 'utf8');
+  return readExactly(length);
 }
 
 function readExactly(length) {
@@ -501,16 +512,40 @@ function writeAtOnce(name) {
   defineProperty(self, name, { __proto__: null, get, set: descriptor.set, enumerable: true, configurable: true });
 }
 
-/** Compiles a script; gives what makes its tool function. */
-function compileScript(job, code) {
-  const { filename } = job;
+/** The body of a CommonJS function as a function. Names and places are those of the job, whoever made `cachedData`. */
+function compileBody(job, code, cachedData, produceCachedData) {
   const mapped = typeof job.sourceMap === 'string';
-  const compiled = vm.compileFunction(code, ['exports', 'require', 'module', '__filename', '__dirname'], {
-    filename,
+  return vm.compileFunction(code, ['exports', 'require', 'module', '__filename', '__dirname'], {
+    filename: job.filename,
     lineOffset: mapped ? 0 : -job.lineOffset,
     columnOffset: mapped || job.lineOffset !== 0 ? 0 : -job.columnOffset,
     importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+    cachedData,
+    produceCachedData,
   });
+}
+
+/** The oldest Node in which what was compiled from a cache has its own name and can import. */
+const OLDEST_WITH_CACHES = 22;
+
+/** Sends V8's code cache of a text, which never runs here: nothing of anybody's has, in a process that is asked for this. */
+function compileOnly(job, code) {
+  if (Number.parseInt(self.versions.node, 10) >= OLDEST_WITH_CACHES) {
+    const { cachedData } = compileBody(job, code, undefined, true);
+    const frame = Buffer.alloc(HEADER_BYTES + cachedData.length);
+    frame.writeUInt32LE(cachedData.length);
+    frame[4] = COMPILED;
+    cachedData.copy(frame, HEADER_BYTES);
+    write(frame, frame.length);
+  }
+  self.exit(0);
+}
+
+/** Compiles a script; gives what makes its tool function. */
+function compileScript(job, code, cachedData) {
+  const { filename } = job;
+  const compiled = compileBody(job, code, cachedData, false);
+  if (cachedData !== undefined && compiled.cachedDataRejected !== false) send(UNCACHED, '');
   const folder = dirname(filename);
   const module = new Module(filename);
   module.filename = filename;
@@ -630,7 +665,7 @@ function fail(type, error) {
   self.exitCode = 1;
 }
 
-async function run(job, code, args) {
+async function run(job, code, args, cachedData) {
   const isModule = job.kind === 'module';
   const shownAs = isModule ? pathToFileURL(job.filename).href : job.filename;
   positions = { __proto__: null, shownAs, map: positionMap(job) };
@@ -640,7 +675,7 @@ async function run(job, code, args) {
     load = prepareModule(job, code);
   } else {
     try {
-      load = compileScript(job, code);
+      load = compileScript(job, code, cachedData);
     } catch (error) {
       return fail(INVALID, withLine(error));
     }
@@ -747,8 +782,11 @@ function serve(fd, begin) {
   const args = code === undefined ? undefined : receive(ARGS);
   // The host went away or did not need this worker.
   if (args === undefined) self.exit(0);
+  const parsed = parse(job);
+  const cachedData = parsed.hasCodeCache === true ? receiveBytes(CODE_CACHE) : undefined;
   if (begin !== undefined) begin();
-  start(parse(job), code, args);
+  if (parsed.compilesOnly === true) return compileOnly(parsed, code);
+  start(parsed, code, args, cachedData);
 }
 
 /** Runs a job that came another way; `take(type, payload)` gets the frames. It must be as wary of the function as this script. */
@@ -757,14 +795,16 @@ function serveJob(job, code, args, take) {
   start(job, code, args);
 }
 
-function start(parsed, code, args) {
+function start(parsed, code, args, cachedData) {
   if (parsed.version !== VERSION)
     throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
   if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
   adopt(parsed);
   writeAtOnce('stdout');
   writeAtOnce('stderr');
-  run(parsed, code, parse(args));
+  // What is not to be had costs nothing but time: Node compiles then, and says nothing.
+  if (parsed.compileCache !== undefined) Module.enableCompileCache?.(parsed.compileCache);
+  run(parsed, code, parse(args), cachedData);
 }
 
 module.exports = { place, rehearse, serve, serveJob };

@@ -343,7 +343,7 @@ async function explore(fd) {
 async function prepare(child) {
   becomeChild(child);
   const began = performance.now();
-  const { cwd, env, modules, limitMs = LOAD_LIMIT_MS } = JSON.parse(child.payload);
+  const { cwd, env, modules, limitMs = LOAD_LIMIT_MS, compileCache, compiles } = JSON.parse(child.payload);
   process.chdir(cwd);
   for (const name of Object.keys(process.env)) delete process.env[name];
   Object.assign(process.env, env);
@@ -352,6 +352,8 @@ async function prepare(child) {
   const load = loaderIn(cwd);
   await fillThreadPool();
   v8.setFlagsFromString('--no-lazy');
+  // After the flags, which are part of what names a cache.
+  const letGo = useCompileCache(compileCache);
   for (const wanted of modules) {
     const { specifier, kind } = wanted;
     const report = await loadOne(() => load(specifier, kind), wanted, limitMs);
@@ -361,7 +363,19 @@ async function prepare(child) {
       if (kind === 'require') worker.place(specifier, load.resolve(specifier));
     } else skipped.push({ specifier, kind, reason: report.reason });
   }
+  letGo();
+  if (compiles) return native.refuse(CONTROL_FD, JSON.stringify({ compiled: fs.existsSync(compileCache) }));
   wait({ loaded, skipped, ms: Math.round(performance.now() - began) });
+}
+
+/**
+ * Has Node look in a folder for what it compiled before. Gives what ends that: what is new is written, where it may be, and what was read
+ * is let go of.
+ */
+function useCompileCache(folder) {
+  if (folder === undefined) return () => {};
+  Module.enableCompileCache?.(folder);
+  return () => Module.flushCompileCache?.();
 }
 
 /** `import()` reads files on libuv's pool. Started here, with one thread, it is no thread of any module. */

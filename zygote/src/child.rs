@@ -95,6 +95,15 @@ impl Surroundings {
     }
 }
 
+/// Puts the child into its control group; whether that worked. What did not is said on stderr.
+pub(crate) fn enter_group(procs: &OwnedFd) -> bool {
+    let Err(errno) = confine::enter_group(procs.as_raw_fd()) else { return true };
+    let text = format!("cannot enter its control group: errno {errno}\n");
+    // SAFETY: reads the text.
+    unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+    false
+}
+
 /// With the zygote, or with what stands between it and a PID namespace.
 fn die_with(parent: c_int) -> Result<(), c_int> {
     // SAFETY: plain system calls on numbers.

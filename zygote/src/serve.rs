@@ -12,8 +12,8 @@ use std::{
 use native_sandbox_confine::{Cradle, Plan, dismiss};
 
 use crate::{
-    child::Surroundings,
-    limits::Limits,
+    child::{self, Surroundings},
+    limits::{self, Limits},
     memory,
     prefault::{Pages, Told},
     proc::{Proc, is_same},
@@ -55,6 +55,8 @@ struct Child {
     role: Role,
     plan: Option<Plan>,
     fds: Vec<OwnedFd>,
+    /// What it writes to, to be in its control group.
+    group: Option<OwnedFd>,
 }
 
 /// Why a process cannot serve.
@@ -184,6 +186,9 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
         libc::getpid()
     };
     sys::end_others();
+    if !limits::lift_loading() {
+        return Err(io::Error::last_os_error().into());
+    }
     memory::share_with_children();
     memory::collapse();
     wait_for_threads()?;
@@ -200,7 +205,11 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     zygote.control.send(&Report::Ready { pid: own, payload: ready });
     // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
     flush_streams();
-    let Child { mut role, plan, fds } = zygote.run();
+    let Child { mut role, plan, fds, group } = zygote.run();
+    // Before it has any child, so that each of them is in it, and before anything of others runs.
+    if group.is_some_and(|group| !child::enter_group(&group)) {
+        sys::end(CANNOT_START_STATUS);
+    }
     let limited = match &mut role {
         Role::Worker { warm, .. } => {
             let pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,7 +217,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
             *warm = !pages.is_empty();
             zygote.limits.set()
         }
-        Role::Zygote { .. } => zygote.limits.set_for_loading(),
+        Role::Zygote { .. } => zygote.limits.set_for_loading() && limits::limit_loading(),
     };
     if !limited {
         sys::end(CANNOT_START_STATUS);
@@ -327,11 +336,13 @@ impl Zygote {
                 Received::Closed => None,
             };
             let child = match request {
-                Some((Request::ForkWorker { id, plan }, fds)) => {
-                    Child { role: Role::Worker { id, warm: false }, plan, fds }
+                Some((Request::ForkWorker { id, plan, in_group }, mut fds)) => {
+                    let group = if in_group { fds.pop() } else { None };
+                    Child { role: Role::Worker { id, warm: false }, plan, fds, group }
                 }
-                Some((Request::ForkZygote { id, plan, payload }, fds)) => {
-                    Child { role: Role::Zygote { id, payload }, plan, fds }
+                Some((Request::ForkZygote { id, plan, in_group, payload }, mut fds)) => {
+                    let group = if in_group { fds.pop() } else { None };
+                    Child { role: Role::Zygote { id, payload }, plan, fds, group }
                 }
                 Some((Request::Terminate { id }, _)) => {
                     self.terminate(id);
@@ -451,8 +462,11 @@ impl Zygote {
             let prepared = self.cradle.as_ref().and_then(Cradle::init);
             let unknown = self.proc.own_children(&ages, |pid| self.table.knows(pid) || Some(pid) == prepared);
             if dead.is_empty() && unknown.is_empty() {
-                // A dead child that `/proc` hides.
-                return;
+                // `/proc` hides it: the init of somebody's namespace that became ours. It must not stay in front of the others.
+                if self.table.knows(first) || sys::reap(first).is_none() {
+                    return;
+                }
+                continue;
             }
             let doomed = self.table.attribute(&unknown, &dead, now_ms);
             for pid in dead {

@@ -1,7 +1,7 @@
 //! The messages on a zygote's control socket (`SOCK_SEQPACKET`, one message per packet). Pure.
 //!
-//! All numbers are little-endian. A request has a head of [`REQUEST_HEAD_BYTES`]: `u8` kind, three zero bytes, `u32`
-//! payload length, `u64` id; a report one of [`REPORT_HEAD_BYTES`]: `u8` kind, `u8` flags (bit 0: left behind; never set
+//! All numbers are little-endian. A request has a head of [`REQUEST_HEAD_BYTES`]: `u8` kind, `u8` flags (bit 0: in a group), two zero
+//! bytes, `u32` payload length, `u64` id; a report one of [`REPORT_HEAD_BYTES`]: `u8` kind, `u8` flags (bit 0: left behind; never set
 //! of a worker with a PID namespace of its own, whose init knows), two zero
 //! bytes, `i32` value, `u64` id, `u64` CPU microseconds, `u64` peak resident KiB, `u32` payload length, `u32` version.
 //!
@@ -12,6 +12,9 @@
 //! | `TERMINATE` | 3 | none | none |
 //! | `KILL` | 4 | none | none |
 //! | `LIMIT` | 5 | none | four `u64`: open files, bytes of a file, CPU seconds, bytes of data; all ones for none |
+//!
+//! With the flag, one more descriptor comes last: the `cgroup.procs` of the control group that the child enters. Only the first two
+//! kinds have it.
 //!
 //! A plan, what the child gives up before it goes on, is a `u32` length and as many bytes, encoded by the crate
 //! `native-sandbox-confine`; the length 0 means none.
@@ -33,7 +36,7 @@ use native_sandbox_confine::Plan;
 use crate::limits::Limits;
 
 /// Version of this layout, told with every report.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Length of a request without its payload.
 pub(crate) const REQUEST_HEAD_BYTES: usize = 16;
@@ -45,15 +48,15 @@ pub(crate) const REPORT_HEAD_BYTES: usize = 40;
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
 
 /// Descriptors that one request may carry.
-pub(crate) const MAX_FDS: usize = 3;
+pub(crate) const MAX_FDS: usize = 4;
 
 /// What the host asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// A worker; `fds` come with it.
-    ForkWorker { id: u64, plan: Option<Plan> },
+    ForkWorker { id: u64, plan: Option<Plan>, in_group: bool },
     /// Another zygote, made of this one.
-    ForkZygote { id: u64, plan: Option<Plan>, payload: Vec<u8> },
+    ForkZygote { id: u64, plan: Option<Plan>, in_group: bool, payload: Vec<u8> },
     /// SIGTERM to all of a tree.
     Terminate { id: u64 },
     /// SIGKILL to all of a tree.
@@ -67,18 +70,25 @@ pub(crate) fn decode(packet: &[u8], fds: usize) -> Option<Request> {
     let (head, payload) = packet.split_at_checked(REQUEST_HEAD_BYTES)?;
     let length = u32::from_le_bytes(head[4..8].try_into().ok()?);
     let id = u64::from_le_bytes(head[8..].try_into().ok()?);
-    if head[1..4] != [0; 3] || length as usize != payload.len() || payload.len() > MAX_PAYLOAD_BYTES {
+    let in_group = head[1] == 1;
+    if head[1] > 1
+        || head[2..4] != [0; 2]
+        || length as usize != payload.len()
+        || payload.len() > MAX_PAYLOAD_BYTES
+    {
         return None;
     }
+    let fds = if in_group { fds.checked_sub(1)? } else { fds };
     match (head[0], fds, payload.is_empty()) {
         (1, 3, false) => match planned(payload)? {
-            (plan, []) => Some(Request::ForkWorker { id, plan }),
+            (plan, []) => Some(Request::ForkWorker { id, plan, in_group }),
             _ => None,
         },
         (2, 1 | 3, false) => match planned(payload)? {
             (_, []) => None,
-            (plan, json) => Some(Request::ForkZygote { id, plan, payload: json.to_vec() }),
+            (plan, json) => Some(Request::ForkZygote { id, plan, in_group, payload: json.to_vec() }),
         },
+        _ if in_group => None,
         (3, 0, true) => Some(Request::Terminate { id }),
         (4, 0, true) => Some(Request::Kill { id }),
         (5, 0, false) => Some(Request::Limit { limits: Limits::decode(payload)? }),
@@ -176,13 +186,17 @@ mod tests {
     #[test]
     fn requests_are_read() {
         let none = with_plan(b"", b"");
-        assert_eq!(decode(&packet(1, 7, &none), 3), Some(Request::ForkWorker { id: 7, plan: None }));
+        assert_eq!(
+            decode(&packet(1, 7, &none), 3),
+            Some(Request::ForkWorker { id: 7, plan: None, in_group: false })
+        );
         let plan = Plan { identity: Some(5), ..Plan::default() };
         let encoded = with_plan(&plan.encode().unwrap(), b"");
-        let expected = Some(Request::ForkWorker { id: 7, plan: Some(plan) });
+        let expected = Some(Request::ForkWorker { id: 7, plan: Some(plan), in_group: false });
         assert_eq!(decode(&packet(1, 7, &encoded), 3), expected);
         let json = with_plan(b"", b"{}");
-        let zygote = Some(Request::ForkZygote { id: u64::MAX, plan: None, payload: b"{}".to_vec() });
+        let zygote =
+            Some(Request::ForkZygote { id: u64::MAX, plan: None, in_group: false, payload: b"{}".to_vec() });
         assert_eq!(decode(&packet(2, u64::MAX, &json), 1), zygote);
         assert_eq!(decode(&packet(2, u64::MAX, &json), 3), zygote);
         assert_eq!(decode(&packet(3, 1, b""), 0), Some(Request::Terminate { id: 1 }));
@@ -202,6 +216,19 @@ mod tests {
         padded[2] = 1;
         let mut longer = good.clone();
         longer.push(0);
+        let with_flag = |flag| {
+            let mut packet = good.clone();
+            packet[1] = flag;
+            packet
+        };
+        let in_group = Some(Request::ForkWorker { id: 7, plan: None, in_group: true });
+        assert_eq!(decode(&with_flag(1), 4), in_group);
+        for (packet, fds) in [(with_flag(1), 3), (with_flag(1), 0), (with_flag(2), 3)] {
+            assert_eq!(decode(&packet, fds), None);
+        }
+        let mut kill = self::packet(4, 1, b"");
+        kill[1] = 1;
+        assert_eq!(decode(&kill, 1), None, "nothing else has a group");
         for (packet, fds) in [(good.clone(), 2), (good, 0), (padded, 3), (longer, 3)] {
             assert_eq!(decode(&packet, fds), None);
         }

@@ -33,16 +33,25 @@ use tokio::{
 
 use self::wire::{Report, Request};
 use super::{Command, Control, ExitStatus, Limits, Process, SpawnError, Spawner, Started, TreeState, ends};
-use crate::sys;
+use crate::{group::Group, sys};
 
 /// How long a zygote may take to boot and load what it is to load.
 const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// Seconds of processor time that a zygote may take to load what it is to load, all threads together; `zygote/src/limits.rs` sets it.
+const LOADING_CPU_SECONDS: u32 = 10;
+
+/// What is said of one that was not.
+const NOT_READY: &str = "was not ready in time";
+
+/// How long the end of one that is lost may take to be told.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long a fork may take before the zygote counts as stuck.
 const FORK_LIMIT: Duration = Duration::from_secs(10);
 
 /// The most descriptors beside a request.
-const MAX_FDS: usize = 3;
+const MAX_FDS: usize = 4;
 
 /// Why there is no zygote, or no child of it.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +80,12 @@ pub enum ZygoteError {
         /// What happened.
         what: &'static str,
     },
+    /// It took more time to load what it was to load than it may.
+    #[error("it {what}")]
+    Overran {
+        /// What happened.
+        what: String,
+    },
     /// `fork` failed in it.
     #[error("fork: {0}")]
     Fork(io::Error),
@@ -87,6 +102,8 @@ pub struct Client {
     report: String,
     /// What it has mounted for the run folders of its workers, where its plan has such.
     scratch: Option<OwnedFd>,
+    /// Its process id, where it has one here.
+    pid: Option<u32>,
     forks: AtomicU64,
 }
 
@@ -134,20 +151,30 @@ impl Client {
     }
 
     /// Forks another zygote from this one; `payload` is JSON for `zygote.cjs`. Cancelled, it ends by itself.
-    /// `plan` is what it gives up before it loads anything.
-    pub async fn fork_zygote(&self, plan: Option<&Plan>, payload: &str) -> Result<Self, ZygoteError> {
+    /// `plan` is what it gives up before it loads anything, and `group` the control group that it is in by then.
+    pub async fn fork_zygote(
+        &self,
+        plan: Option<&Plan>,
+        group: Option<Arc<Group>>,
+        payload: &str,
+    ) -> Result<Self, ZygoteError> {
         let has_scratch = sends_scratch(plan);
         let plan = encoded(plan)?;
         let (own, theirs) = control_pair()?;
         let process = self
-            .fork(&[theirs.as_fd()], |id| Request::ForkZygote {
+            .fork(&[theirs.as_fd()], group, |id, in_group| Request::ForkZygote {
                 id,
                 plan: &plan,
+                in_group,
                 payload: payload.as_bytes(),
             })
             .await?;
+        let state = process.watch();
         let origin = Origin::Forked { _process: process, _link: Arc::clone(&self.link) };
-        Self::open(own, origin, has_scratch).await
+        match Self::open(own, origin, has_scratch).await {
+            Err(ZygoteError::Lost { what }) => Err(overrun(state, what).await),
+            opened => opened,
+        }
     }
 
     /// Sets the kernel limits of the workers that it forks from now on.
@@ -157,15 +184,20 @@ impl Client {
         self.link.send(&packet, &[]).await.map_err(step("sendmsg"))
     }
 
-    /// Forks a worker, which gives up what `plan` says, and waits for its job. Cancelled, it is killed.
-    pub async fn fork_worker(&self, plan: Option<&Plan>) -> Result<Started, ZygoteError> {
+    /// Forks a worker, which enters `group`, gives up what `plan` says, and waits for its job. Cancelled, it is killed.
+    pub async fn fork_worker(
+        &self,
+        plan: Option<&Plan>,
+        group: Option<Arc<Group>>,
+    ) -> Result<Started, ZygoteError> {
         let plan = encoded(plan)?;
         let (host_ends, child_ends) = ends::make(true, "a worker")?;
         let Some(channel) = &child_ends.channel else {
             return Err(ZygoteError::Lost { what: "got no channel" });
         };
         let fds = [channel.as_fd(), child_ends.stdout.as_fd(), child_ends.stderr.as_fd()];
-        let process = self.fork(&fds, |id| Request::ForkWorker { id, plan: &plan }).await?;
+        let request = |id, in_group| Request::ForkWorker { id, plan: &plan, in_group };
+        let process = self.fork(&fds, group, request).await?;
         drop(child_ends);
         Ok(host_ends.started(process, "a worker")?)
     }
@@ -183,6 +215,11 @@ impl Client {
     /// The top of what it has mounted for the run folders of its workers, where its plan has such; once.
     pub fn take_scratch(&mut self) -> Option<OwnedFd> {
         self.scratch.take()
+    }
+
+    /// Its process id; none where it has none here.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     /// Whether it can be asked for children.
@@ -208,19 +245,20 @@ impl Client {
         );
         let link = Link { socket, children, runtime: Handle::current(), _origin: origin };
         match timeout(READY_LIMIT, told).await {
-            Ok(Ok(Ok(report))) => {
-                Ok(Self { link: Arc::new(link), report, scratch, forks: AtomicU64::new(0) })
+            Ok(Ok(Ok((pid, report)))) => {
+                Ok(Self { link: Arc::new(link), report, scratch, pid, forks: AtomicU64::new(0) })
             }
             Ok(Ok(Err(reason))) => Err(ZygoteError::Refused { reason }),
             Ok(Err(_)) => Err(ZygoteError::Lost { what: "ended while it booted" }),
-            Err(_) => Err(ZygoteError::Lost { what: "was not ready in time" }),
+            Err(_) => Err(ZygoteError::Lost { what: NOT_READY }),
         }
     }
 
     async fn fork<'a>(
         &self,
         fds: &[BorrowedFd<'_>],
-        request: impl FnOnce(u64) -> Request<'a>,
+        group: Option<Arc<Group>>,
+        request: impl FnOnce(u64, bool) -> Request<'a>,
     ) -> Result<Process, ZygoteError> {
         let (state, watched) = watch::channel(TreeState::default());
         let (forked, answer) = oneshot::channel();
@@ -230,8 +268,15 @@ impl Client {
             Arc::new(ChildControl { id, link: Arc::clone(&self.link), killed: AtomicBool::new(false) });
         // From here on, whatever ends this future kills what was forked.
         let mut unborn = KillOnDrop(Some(Arc::clone(&control)));
-        let packet = request(id).encode().ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
-        if let Err(error) = self.link.send(&packet, fds).await {
+        let packet = request(id, group.is_some())
+            .encode()
+            .ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
+        let sent = {
+            let mut beside = fds.to_vec();
+            beside.extend(group.as_deref().map(Group::procs));
+            self.link.send(&packet, &beside).await
+        };
+        if let Err(error) = sent {
             self.link.children().by_id.remove(&id);
             return Err(step("sendmsg")(error));
         }
@@ -239,7 +284,7 @@ impl Client {
             Ok(Ok(Ok(pid))) => {
                 // Its `Process` sees to its end from here on.
                 unborn.0 = None;
-                Ok(Process::new(pid, control, watched))
+                Ok(Process::new(pid, control, watched).in_group(group))
             }
             Ok(Ok(Err(error))) => Err(ZygoteError::Fork(error)),
             Ok(Err(_)) => Err(ZygoteError::Lost { what: "ended" }),
@@ -274,6 +319,23 @@ async fn scratch_of(socket: &AsyncFd<OwnedFd>) -> Result<OwnedFd, ZygoteError> {
         Ok(Ok(_)) => Err(ZygoteError::Lost { what: "did not send its place for run folders" }),
         Ok(Err(error)) => Err(step("recvmsg")(error)),
         Err(_) => Err(ZygoteError::Lost { what: "did not begin in time" }),
+    }
+}
+
+/// Why a zygote that loads packages was lost: the time that it may take was over, or something else.
+async fn overrun(mut state: watch::Receiver<TreeState>, what: &'static str) -> ZygoteError {
+    if what == NOT_READY {
+        let what = format!("did not load within {} s", READY_LIMIT.as_secs());
+        return ZygoteError::Overran { what };
+    }
+    // Its socket is closed before its parent reaps it.
+    let ended = timeout(END_LIMIT, state.wait_for(|state| state.exit.is_some())).await;
+    match ended {
+        Ok(Ok(state)) if state.exit == Some(ExitStatus::Signal(libc::SIGXCPU)) => {
+            let what = format!("took more than {LOADING_CPU_SECONDS} s of processor time to load");
+            ZygoteError::Overran { what }
+        }
+        _ => ZygoteError::Lost { what },
     }
 }
 
@@ -403,11 +465,14 @@ impl Drop for KillOnDrop {
     }
 }
 
+/// Its process id and what it said; or why it refuses.
+type Readiness = Result<(Option<u32>, String), String>;
+
 /// The task that reads what a zygote tells.
 struct Reader {
     socket: Arc<AsyncFd<OwnedFd>>,
     children: Arc<Mutex<Children>>,
-    ready: Option<oneshot::Sender<Result<String, String>>>,
+    ready: Option<oneshot::Sender<Readiness>>,
     /// The zygote's process id, once it said so.
     pid: Option<i32>,
 }
@@ -464,7 +529,8 @@ impl Reader {
             Report::Ready { pid, payload } => {
                 self.pid = named.map_or(Some(pid), |named| i32::try_from(named).ok()).filter(|pid| *pid > 0);
                 if let Some(ready) = self.ready.take() {
-                    let _ = ready.send(Ok(text(payload)));
+                    let pid = self.pid.and_then(|pid| u32::try_from(pid).ok());
+                    let _ = ready.send(Ok((pid, text(payload))));
                 }
             }
             Report::Refused { payload } => {

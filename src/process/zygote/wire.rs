@@ -3,7 +3,7 @@
 use super::super::{ExitStatus, Limits};
 
 /// Version of the layout that this side speaks.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// Largest payload of either direction.
 pub(super) const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
@@ -16,10 +16,10 @@ const REPORT_HEAD_BYTES: usize = 40;
 /// What a zygote is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request<'a> {
-    /// A worker; channel, stdout and stderr go beside it. `plan` is an encoded plan of confinement, empty for none.
-    ForkWorker { id: u64, plan: &'a [u8] },
+    /// A worker; channel, stdout and stderr go beside it, and `cgroup.procs` if it is `in_group`. `plan` is an encoded plan of confinement, empty for none.
+    ForkWorker { id: u64, plan: &'a [u8], in_group: bool },
     /// Another zygote; its control socket goes beside it.
-    ForkZygote { id: u64, plan: &'a [u8], payload: &'a [u8] },
+    ForkZygote { id: u64, plan: &'a [u8], in_group: bool, payload: &'a [u8] },
     /// SIGTERM to all of a tree.
     Terminate { id: u64 },
     /// SIGKILL to all of a tree.
@@ -32,14 +32,16 @@ impl Request<'_> {
     /// The packet; `None` when the payload is too large.
     pub(super) fn encode(&self) -> Option<Vec<u8>> {
         let (kind, id, payload) = match self {
-            Self::ForkWorker { id, plan } => (1, *id, with_plan(plan, &[])?),
-            Self::ForkZygote { id, plan, payload } => (2, *id, with_plan(plan, payload)?),
+            Self::ForkWorker { id, plan, .. } => (1, *id, with_plan(plan, &[])?),
+            Self::ForkZygote { id, plan, payload, .. } => (2, *id, with_plan(plan, payload)?),
             Self::Terminate { id } => (3, *id, Vec::new()),
             Self::Kill { id } => (4, *id, Vec::new()),
             Self::Limit { limits } => (5, 0, encoded(limits).to_vec()),
         };
         let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= MAX_PAYLOAD_BYTES)?;
-        let mut packet = vec![kind, 0, 0, 0];
+        let in_group =
+            matches!(self, Self::ForkWorker { in_group: true, .. } | Self::ForkZygote { in_group: true, .. });
+        let mut packet = vec![kind, u8::from(in_group), 0, 0];
         packet.extend_from_slice(&length.to_le_bytes());
         packet.extend_from_slice(&id.to_le_bytes());
         packet.extend_from_slice(&payload);
@@ -145,11 +147,12 @@ mod tests {
 
     #[test]
     fn a_request_has_a_head_of_sixteen_bytes() {
-        let packet = Request::ForkZygote { id: 2, plan: b"p", payload: b"{}" }.encode().unwrap();
-        assert_eq!(packet[..16], [2, 0, 0, 0, 7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        let packet =
+            Request::ForkZygote { id: 2, plan: b"p", in_group: true, payload: b"{}" }.encode().unwrap();
+        assert_eq!(packet[..16], [2, 1, 0, 0, 7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(packet[16..], [1, 0, 0, 0, b'p', b'{', b'}']);
         let large = vec![0; MAX_PAYLOAD_BYTES];
-        assert_eq!(Request::ForkZygote { id: 2, plan: b"", payload: &large }.encode(), None);
+        assert_eq!(Request::ForkZygote { id: 2, plan: b"", in_group: false, payload: &large }.encode(), None);
     }
 
     #[test]

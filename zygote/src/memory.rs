@@ -85,8 +85,9 @@ pub(crate) fn tighten() -> usize {
     unsafe {
         // What is free and a page or more goes back to the system: it need not be copied.
         libc::malloc_trim(0);
-        let end = |free: libc::mallinfo| libc::sbrk(0) as usize - free.keepcost as usize;
-        let end = end(libc::mallinfo());
+        // Of another type it would be a call that C libraries before 2.33 lack.
+        let spare = usize::try_from(libc::mallinfo().keepcost).unwrap_or(0);
+        let end = libc::sbrk(0) as usize - spare;
         let mut taken = 0;
         let mut size = LARGEST_CHUNK_BYTES;
         while size >= SMALLEST_CHUNK_BYTES && taken < MAX_TIGHTENED_BYTES {

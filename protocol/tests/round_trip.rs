@@ -30,9 +30,12 @@ fn request() -> impl Strategy<Value = ToLauncher> {
         limits(),
         any::<bool>(),
         option::of(bytes()),
+        any::<bool>(),
         vec(any::<i32>(), 0..=MAX_FDS),
     )
-        .prop_map(|(id, program, args, env, cwd, limits, forks, confinement, fds)| {
+        .prop_map(|(id, program, args, env, cwd, limits, forks, confinement, in_group, mut fds)| {
+            // The group's descriptor is one of those that there is room for.
+            fds.truncate(MAX_FDS - usize::from(in_group));
             ToLauncher::Spawn(Spawn {
                 id,
                 program,
@@ -43,6 +46,7 @@ fn request() -> impl Strategy<Value = ToLauncher> {
                 forks,
                 confinement,
                 trial: None,
+                in_group,
                 fds,
             })
         });

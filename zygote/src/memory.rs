@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_program_in_a_huge_page_is_the_same_program() {
         let path = std::env::temp_dir().join(format!("settled-{}", std::process::id()));
-        let bytes: Vec<u8> = (0..3 * HUGE_PAGE_BYTES).map(|at| (at / 7 % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().skip(7).step_by(3).take(3 * HUGE_PAGE_BYTES).collect();
         fs::write(&path, &bytes).unwrap();
         let file = fs::File::open(&path).unwrap();
         fs::remove_file(&path).unwrap();

@@ -24,6 +24,11 @@ use process_support::{Mark, launcher, output, soon, until};
 
 const LIMITS: GroupLimits = GroupLimits { memory_bytes: 1 << 30, tasks: 100, cpu_thousandths: None };
 
+#[expect(clippy::print_stdout, reason = "no test is left out silently")]
+fn tell_not_run() {
+    println!("not run: no control group can be made here");
+}
+
 /// A group of this test's own, in which others can be made; none where the machine lets nobody make one.
 struct Place(PathBuf);
 
@@ -35,7 +40,7 @@ impl Place {
             .map(|found| found.own.join(format!("test-{}-{name}", std::process::id())))
             .filter(|place| fs::create_dir(place).is_ok());
         if place.is_none() {
-            println!("not run: no control group can be made here");
+            tell_not_run();
         }
         place.map(Self)
     }

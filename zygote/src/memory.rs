@@ -85,8 +85,9 @@ pub(crate) fn tighten() -> usize {
     unsafe {
         // What is free and a page or more goes back to the system: it need not be copied.
         libc::malloc_trim(0);
-        let end = |free: libc::mallinfo| libc::sbrk(0) as usize - free.keepcost as usize;
-        let end = end(libc::mallinfo());
+        // Of another type it would be a call that C libraries before 2.33 lack.
+        let spare = usize::try_from(libc::mallinfo().keepcost).unwrap_or(0);
+        let end = libc::sbrk(0) as usize - spare;
         let mut taken = 0;
         let mut size = LARGEST_CHUNK_BYTES;
         while size >= SMALLEST_CHUNK_BYTES && taken < MAX_TIGHTENED_BYTES {
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn a_program_in_a_huge_page_is_the_same_program() {
         let path = std::env::temp_dir().join(format!("settled-{}", std::process::id()));
-        let bytes: Vec<u8> = (0..3 * HUGE_PAGE_BYTES).map(|at| (at / 7 % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().skip(7).step_by(3).take(3 * HUGE_PAGE_BYTES).collect();
         fs::write(&path, &bytes).unwrap();
         let file = fs::File::open(&path).unwrap();
         fs::remove_file(&path).unwrap();

@@ -102,7 +102,6 @@ impl CacheLink {
     }
 
     /// Where that folder, which Node is told, is or will be in `dir`.
-    #[expect(clippy::unused_self, reason = "without a link there is none")]
     pub fn folder_in(&self, dir: &Path) -> PathBuf {
         dir.join(FOLDER)
     }
@@ -133,15 +132,22 @@ pub(super) fn number_of(user: Option<u32>) -> u32 {
 
 /// Opens what a process left, at a path or by its name in a folder; not through a link in its place.
 #[cfg(unix)]
-pub(super) fn open_left(folder: Option<std::os::fd::OwnedFd>, name: &Path) -> io::Result<fs::File> {
+pub(super) fn open_left(folder: Option<&std::os::fd::OwnedFd>, name: &Path) -> io::Result<fs::File> {
     use std::os::fd::AsFd as _;
 
-    let at = folder.as_ref().map_or(rustix::fs::CWD, |folder| folder.as_fd());
+    let at = folder.map_or(rustix::fs::CWD, |folder| folder.as_fd());
     let opened =
         rustix::fs::openat(at, name, READING | rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty());
     Ok(opened?.into())
 }
 
+/// Nothing is left there.
+#[cfg(not(unix))]
+pub(super) fn open_left(_: Option<&fs::File>, _: &Path) -> io::Result<fs::File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// How what others left is opened.
 #[cfg(unix)]
 const READING: rustix::fs::OFlags = rustix::fs::OFlags::RDONLY
     .union(rustix::fs::OFlags::NOFOLLOW)

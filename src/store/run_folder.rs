@@ -234,7 +234,7 @@ impl RunFolder {
         #[cfg(target_os = "linux")]
         if let Written::Memory { tmpfs, name } = self.written() {
             let [_, tmp] = tmpfs.parts(&name)?;
-            return compile_cache::open_left(Some(tmp), Path::new(compile_cache::LEFT_FOLDER));
+            return compile_cache::open_left(Some(&tmp), Path::new(compile_cache::LEFT_FOLDER));
         }
         compile_cache::open_left(None, &self.tmpdir().join(compile_cache::LEFT_FOLDER))
     }

@@ -41,6 +41,7 @@ const LAYERS = [
 const UNREFUSED = [
   ['ipcNamespace, utsNamespace', 'one system call makes all namespaces: they are refused together'],
   ['signals', 'it is a part of the Landlock domain that is asked for in memory, where no filter looks'],
+  ['controlGroup', 'it is in force only where a group is delegated to the server, and leaves no way to refuse it'],
   ['networkClosed', "it is in force with network: 'none' only"],
   ['controlGroup', 'it is had by files that are written to, which no filter of system calls tells from others'],
   ['noNewPrivileges, capabilities', 'a process that is refused these does not run: no layer is left then'],

@@ -72,7 +72,7 @@ impl Report {
         let number = |at: usize| u64::from_le_bytes(packet[at..at + 8].try_into().unwrap());
         let payload = packet[40..].to_vec();
         assert_eq!(packet[32..36], u32::try_from(payload.len()).unwrap().to_le_bytes());
-        assert_eq!(packet[36..40], 3_u32.to_le_bytes());
+        assert_eq!(packet[36..40], 4_u32.to_le_bytes());
         Self {
             kind: packet[0],
             left_behind: packet[1] == 1,

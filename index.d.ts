@@ -315,9 +315,8 @@ export interface ExecutorOptions {
    * MiB that working and temp folder of a call may take together, and at most 100,000 files.
    *
    * Where run folders are in memory (`runFolders`), writing beyond it throws `ENOSPC` in the function, and rejects with `DISK_LIMIT` if that
-   * is not caught. Forked workers of one tree share room for eight such calls: a call beyond its own limit is ended and rejected
-   * with `DISK_LIMIT`, as it is on disk. That is looked at every 100 ms or less often: a call can write more between two looks; what is
-   * deleted and still open is not seen by that look, and on disk by none, nor is there what is written elsewhere.
+   * is not caught. On disk a call beyond it is ended and rejected with `DISK_LIMIT`; that is looked at every 100 ms or less often, so that a
+   * call can write more between two looks, and what is deleted and still open, or written elsewhere, is not seen.
    *
    * Default 1024. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_DISK_MB`.
    */

@@ -86,18 +86,7 @@ fn look(written: &Written, pid: u32, keepers: u32, limits: &CallLimits) -> Optio
 fn look_at(written: &Written, limits: &CallLimits) -> Option<SandboxError> {
     let mut used = Used::default();
     match written {
-        Written::Own => return None,
-        #[cfg(target_os = "linux")]
-        Written::Memory { tmpfs, name } => {
-            let all = tmpfs.in_use().ok();
-            // All calls of a zygote together: mostly, nobody has to be looked at more closely.
-            if all.is_some_and(|all| all.bytes <= limits.disk_bytes() && all.files <= DISK_LIMIT_FILES) {
-                return None;
-            }
-            for part in tmpfs.parts(name).into_iter().flatten() {
-                used.add(part.into(), limits.disk_bytes());
-            }
-        }
+        Written::Memory => return None,
         Written::Disk(folders) => {
             for folder in folders.iter().filter_map(|folder| Folder::open(folder)) {
                 used.add(folder, limits.disk_bytes());
@@ -155,11 +144,7 @@ use unix::Folder;
 
 #[cfg(unix)]
 mod unix {
-    use std::{
-        ffi::CStr,
-        os::fd::{BorrowedFd, OwnedFd},
-        path::Path,
-    };
+    use std::{ffi::CStr, os::fd::BorrowedFd, path::Path};
 
     use rustix::{
         fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat},
@@ -174,12 +159,6 @@ mod unix {
     /// A folder that is read. What is below it is opened by name from itself, so that no link is followed and no path gets too long.
     pub(super) struct Folder(Option<Dir>);
 
-    impl From<OwnedFd> for Folder {
-        fn from(folder: OwnedFd) -> Self {
-            Self(Dir::new(folder).ok())
-        }
-    }
-
     impl Folder {
         pub(super) fn open(path: &Path) -> Option<Self> {
             Self::open_at(CWD, path)
@@ -187,7 +166,7 @@ mod unix {
 
         fn open_at(at: BorrowedFd<'_>, name: impl Arg) -> Option<Self> {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            openat(at, name, flags, Mode::empty()).ok().map(Self::from)
+            openat(at, name, flags, Mode::empty()).ok().map(|folder| Self(Dir::new(folder).ok()))
         }
 
         pub(super) fn next(&mut self) -> Option<Entry> {
@@ -378,7 +357,7 @@ mod tests {
         assert!(tree(u32::MAX).is_empty());
         assert!(resident_bytes(own) > 100_000);
         assert_eq!(
-            code(&Written::Own, &CallLimits { processes: 0, ..LIMITS }),
+            code(&Written::Memory, &CallLimits { processes: 0, ..LIMITS }),
             Some(crate::error::Code::ProcessLimit)
         );
     }

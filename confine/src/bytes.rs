@@ -4,10 +4,10 @@
 
 use std::ffi::CString;
 
-use crate::plan::{CacheLink, Contents, Domain, Instruction, Plan, Rule, Scratch};
+use crate::plan::{CacheLink, Contents, Domain, Instruction, MAX_SLOTS, Plan, Rule, Scratch};
 
 /// Raised with every change to the layout.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 /// The most bytes a plan may take. Fits into a packet of the launcher and of a zygote with room for the rest.
 pub const MAX_PLAN_BYTES: usize = 48 * 1024;
@@ -43,9 +43,13 @@ impl Plan {
             put64(&mut bytes, *most_bytes);
             put64(&mut bytes, *files);
             match contents {
-                Contents::RunFolders => bytes.push(0),
-                Contents::RunFolder { packages } => {
+                Contents::Later => bytes.push(0),
+                Contents::Slots(count) => {
                     bytes.push(1);
+                    put_count(&mut bytes, *count as usize, MAX_SLOTS as usize)?;
+                }
+                Contents::RunFolder { packages, is_shown } => {
+                    bytes.extend([2, u8::from(*is_shown)]);
                     put_text(&mut bytes, packages.as_ref().map_or(&b""[..], |packages| packages.to_bytes()))?;
                 }
             }
@@ -185,10 +189,15 @@ impl<'a> Reader<'a> {
 
     fn scratch(&mut self) -> Result<Scratch, Malformed> {
         let (path, bytes, files) = (self.text()?, self.u64()?, self.u64()?);
-        let contents = if self.flag()? {
-            Contents::RunFolder { packages: Some(self.text()?).filter(|packages| !packages.is_empty()) }
-        } else {
-            Contents::RunFolders
+        let contents = match self.byte()? {
+            0 => Contents::Later,
+            1 => Contents::Slots(Some(self.u32()?).filter(|count| *count <= MAX_SLOTS).ok_or(Malformed)?),
+            2 => {
+                let is_shown = self.flag()?;
+                let packages = Some(self.text()?).filter(|packages| !packages.is_empty());
+                Contents::RunFolder { packages, is_shown }
+            }
+            _ => return Err(Malformed),
         };
         let cache = if self.flag()? { Some(self.cache_link()?) } else { None };
         Ok(Scratch { path, bytes, files, contents, cache })
@@ -228,7 +237,7 @@ mod tests {
                 path: c"/tmp/runs".into(),
                 bytes: 1 << 40,
                 files: 9,
-                contents: Contents::RunFolder { packages: Some(c"/tmp/tree".into()) },
+                contents: Contents::RunFolder { packages: Some(c"/tmp/tree".into()), is_shown: true },
                 cache: Some(CacheLink {
                     folder: c"cache".into(),
                     name: c"v22-0".into(),
@@ -258,8 +267,9 @@ mod tests {
             let scratch = Scratch { path: c"/".into(), bytes: 1, files: 2, contents, cache: None };
             Plan { scratch: Some(scratch), ..Plan::default() }
         };
-        let runs = [Contents::RunFolders, Contents::RunFolder { packages: None }].map(with);
-        for plan in [Plan::default(), full()].into_iter().chain(runs) {
+        let own = Contents::RunFolder { packages: None, is_shown: false };
+        let others = [Contents::Later, Contents::Slots(MAX_SLOTS), own].map(with);
+        for plan in [Plan::default(), full()].into_iter().chain(others) {
             assert_eq!(Plan::decode(&plan.encode().unwrap()), Ok(plan));
         }
     }
@@ -283,6 +293,9 @@ mod tests {
         let rule = Rule { path: c"/".into(), access: 1, needed: false };
         let domain = Domain { rules: vec![rule; MAX_RULES + 1], ..Domain::default() };
         assert_eq!(Plan { landlock: Some(domain), ..Plan::default() }.encode(), Err(Malformed));
+        let contents = Contents::Slots(MAX_SLOTS + 1);
+        let scratch = Scratch { path: c"/".into(), bytes: 1, files: 2, contents, cache: None };
+        assert_eq!(Plan { scratch: Some(scratch), ..Plan::default() }.encode(), Err(Malformed));
         let step = Instruction { code: 0, jump_if: 0, jump_else: 0, operand: 0 };
         assert_eq!(
             Plan { seccomp: vec![step; MAX_INSTRUCTIONS + 1], ..Plan::default() }.encode(),

@@ -28,4 +28,6 @@ pub use bytes::{MAX_PLAN_BYTES, Malformed};
 pub use cradle::{Cradle, FIRST_CHILD, dismiss};
 #[cfg(target_os = "linux")]
 pub use pids::nest;
-pub use plan::{CacheLink, Contents, Domain, Instruction, Plan, Rule, SCRATCH_WORD, Scratch, Step};
+pub use plan::{
+    CacheLink, Contents, Domain, Instruction, MAX_SLOTS, Plan, Rule, SCRATCH_WORD, Scratch, Step,
+};

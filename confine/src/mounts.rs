@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    apply::{check, check_long, is_absent},
+    apply::{check, check_long, is_absent, write_number},
     plan::{Domain, Scratch},
 };
 
@@ -60,6 +60,21 @@ impl Place {
             return Err(libc::ENAMETOOLONG);
         }
         self.bytes[self.root..end].copy_from_slice(path);
+        self.bytes[end] = 0;
+        self.length = end;
+        Ok(())
+    }
+
+    /// Names what is called by this number in the folder that is named.
+    pub(crate) fn enter(&mut self, number: u32) -> Result<(), c_int> {
+        let mut digits = [0; 10];
+        let count = write_number(&mut digits, number.into());
+        let end = self.length + 1 + count;
+        if end >= PATH_BYTES {
+            return Err(libc::ENAMETOOLONG);
+        }
+        self.bytes[self.length] = b'/';
+        self.bytes[self.length + 1..end].copy_from_slice(&digits[..count]);
         self.bytes[end] = 0;
         self.length = end;
         Ok(())
@@ -228,6 +243,18 @@ unsafe fn restrict(place: &Place, set: u64, below_too: bool) -> Result<(), c_int
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_numbered_place_is_in_the_folder_and_no_longer_than_the_kernel_takes() {
+        let mut place = Place::new(c"/root").unwrap();
+        for (number, expected) in [(0, c"/root/runs/0"), (u32::MAX, c"/root/runs/4294967295")] {
+            place.set(c"/runs").unwrap();
+            place.enter(number).unwrap();
+            assert_eq!(CStr::from_bytes_until_nul(&place.bytes).unwrap(), expected);
+        }
+        place.set(&std::ffi::CString::new(vec![b'a'; PATH_BYTES - 10]).unwrap()).unwrap();
+        assert_eq!((place.enter(9999), place.enter(9)), (Err(libc::ENAMETOOLONG), Ok(())));
+    }
 
     #[test]
     fn a_neighbour_with_a_longer_name_is_not_below() {

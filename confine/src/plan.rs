@@ -29,16 +29,16 @@ pub struct Plan {
     pub seccomp: Vec<Instruction>,
 }
 
-/// A `tmpfs` of a limited size. Files beyond it are refused by `ENOSPC`.
+/// A `tmpfs` of a limited size, or several. Files beyond it are refused by `ENOSPC`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scratch {
     /// Where: made in a root of one's own; has to be there otherwise.
     pub path: CString,
-    /// Bytes that all files in it may take together, in whole pages.
+    /// Bytes that all files in one may take together, in whole pages.
     pub bytes: u64,
-    /// Files, folders and links that may be in it.
+    /// Files, folders and links that may be in one.
     pub files: u64,
-    /// Who makes what is in it.
+    /// What is in it, and who makes that.
     pub contents: Contents,
     /// A way to what others keep, at its top.
     pub cache: Option<CacheLink>,
@@ -58,19 +58,38 @@ pub struct CacheLink {
 /// What is in a [`Scratch`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Contents {
-    /// Run folders of others, which the host makes: it is sent the folder, by [`SCRATCH_WORD`] on the process's descriptor 3, before
-    /// anything else runs in the process.
-    RunFolders,
+    /// Nothing, and nothing is mounted: there is a folder, where each child of the process mounts what is its own.
+    Later,
+    /// In folders called 0, 1 and so on, as many such file systems as this says: one for each run folder that the host makes. It is
+    /// sent them in that order, as [`SCRATCH_WORD`] tells.
+    Slots(u32),
     /// The process's own run folder: `work` and `tmp`, which belong to the plan's user, and `node_modules`, a link to this place if to
     /// any. The process makes it itself.
     RunFolder {
         /// Where the packages are.
         packages: Option<CString>,
+        /// Whether the host is sent it, as [`SCRATCH_WORD`] tells: to see what is left in it.
+        is_shown: bool,
     },
 }
 
-/// The packet that a descriptor of a [`Scratch`] comes with.
+impl Contents {
+    /// How many descriptors the host is sent.
+    pub const fn shown(&self) -> usize {
+        match self {
+            Self::Slots(count) => *count as usize,
+            Self::RunFolder { is_shown: true, .. } => 1,
+            Self::Later | Self::RunFolder { is_shown: false, .. } => 0,
+        }
+    }
+}
+
+/// The packet that descriptors of the tops of a [`Scratch`] come with, on the process's descriptor 3, before anything else runs in the
+/// process.
 pub const SCRATCH_WORD: [u8; 8] = *b"scratch\0";
+
+/// The most file systems of one [`Scratch`]; the kernel takes 253 descriptors beside a packet (`SCM_MAX_FD`).
+pub const MAX_SLOTS: u32 = 64;
 
 /// `CLONE_NEWPID`.
 const PID_NAMESPACE: u32 = 0x2000_0000;

@@ -8,23 +8,30 @@ use std::{
 use crate::{
     apply::{check, check_long, write_number},
     mounts::{Place, already_there},
-    plan::{CacheLink, Contents, SCRATCH_WORD, Scratch},
+    plan::{CacheLink, Contents, MAX_SLOTS, SCRATCH_WORD, Scratch},
 };
 
 /// Where a process has its channel to the host.
 const CHANNEL: c_int = 3;
 
+/// What holds other file systems has only their folders and the way to a compile cache, which take no bytes; 0 would be no limit.
+const HOLDER_BYTES: u64 = 4096;
+const HOLDER_FILES: u64 = 8;
+
+/// Nobody gains anything by what is in them.
+const MOUNT_FLAGS: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV;
+
 /// Longer texts than this are not made of two numbers.
 const OPTIONS_BYTES: usize = 80;
 
-/// A control message with one descriptor, laid out as `CMSG_SPACE` says.
+/// A control message with as many descriptors as there may be, laid out as `CMSG_SPACE` says.
 #[repr(C)]
 struct Beside {
     header: libc::cmsghdr,
-    descriptor: c_int,
+    descriptors: [c_int; MAX_SLOTS as usize],
 }
 
-/// Mounts it below a root that is laid out, or at its place, and does what its contents ask for. `owner` gets the folders of the
+/// Brings what it asks for to its place, below a root that is laid out or in the root that there is. `owner` gets the folders of the
 /// process's own run folder.
 ///
 /// # Safety
@@ -32,34 +39,76 @@ struct Beside {
 pub(crate) unsafe fn bring_scratch(root: &CStr, scratch: &Scratch, owner: Option<u32>) -> Result<(), c_int> {
     let mut place = Place::new(root)?;
     place.set(&scratch.path)?;
-    let mut options = [0_u8; OPTIONS_BYTES];
-    write_options(&mut options, scratch);
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    let kind = c"tmpfs".as_ptr();
     // SAFETY: system calls on C strings of the plan and of this file, and on buffers of this function's that end by a zero.
     unsafe {
         let mask = libc::umask(0o022);
         place.make_parents()?;
-        check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there)?;
-        check(libc::mount(kind, place.pointer(), kind, flags, options.as_ptr().cast()))?;
-        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        let folder = libc::open(place.pointer(), flags);
-        check(folder)?;
-        let linked = scratch.cache.as_ref().map_or(Ok(()), |cache| lead(folder, cache));
-        let done = linked.and_then(|()| match &scratch.contents {
-            Contents::RunFolders => send(folder),
-            Contents::RunFolder { packages } => fill(folder, packages.as_deref(), owner),
-        });
-        libc::close(folder);
+        let done = match &scratch.contents {
+            Contents::Later => make_folder(&place),
+            Contents::Slots(count) => bring_slots(&mut place, scratch, *count),
+            Contents::RunFolder { packages, is_shown } => {
+                let top = mount(&place, scratch.bytes, scratch.files)?;
+                lead(top, scratch.cache.as_ref())?;
+                fill(top, packages.as_deref(), owner)?;
+                let told = if *is_shown { send(&[top]) } else { Ok(()) };
+                libc::close(top);
+                told
+            }
+        };
         libc::umask(mask);
         done
     }
 }
 
+/// What holds them is nobody's to write to.
+unsafe fn bring_slots(place: &mut Place, scratch: &Scratch, count: u32) -> Result<(), c_int> {
+    let mut tops = [-1; MAX_SLOTS as usize];
+    let tops = tops.get_mut(..count as usize).ok_or(libc::E2BIG)?;
+    // SAFETY: as the caller's.
+    unsafe {
+        let holder = mount(place, HOLDER_BYTES, u64::from(count) + HOLDER_FILES)?;
+        lead(holder, scratch.cache.as_ref())?;
+        for (number, top) in (0..count).zip(tops.iter_mut()) {
+            place.set(&scratch.path)?;
+            place.enter(number)?;
+            *top = mount(place, scratch.bytes, scratch.files)?;
+        }
+        place.set(&scratch.path)?;
+        // By the call that a zygote's filter lets through.
+        let none = ptr::null();
+        let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | MOUNT_FLAGS;
+        check(libc::mount(none, place.pointer(), none, flags, ptr::null()))?;
+        send(tops)?;
+        for fd in tops.iter().chain([&holder]) {
+            libc::close(*fd);
+        }
+    }
+    Ok(())
+}
+
+unsafe fn make_folder(place: &Place) -> Result<(), c_int> {
+    // SAFETY: the place ends by a zero.
+    unsafe { check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there) }
+}
+
+/// Mounts a file system in memory at a place, which is made; gives its top.
+unsafe fn mount(place: &Place, bytes: u64, files: u64) -> Result<c_int, c_int> {
+    let mut options = [0_u8; OPTIONS_BYTES];
+    write_options(&mut options, bytes, files);
+    let kind = c"tmpfs".as_ptr();
+    // SAFETY: C strings of this file, and buffers that end by a zero.
+    unsafe {
+        make_folder(place)?;
+        check(libc::mount(kind, place.pointer(), kind, MOUNT_FLAGS, options.as_ptr().cast()))?;
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        check_long(libc::open(place.pointer(), flags).into())
+    }
+}
+
 /// Everybody passes through; only who mounts it makes anything at its top. The rest of the buffer stays zero.
-fn write_options(place: &mut [u8; OPTIONS_BYTES], scratch: &Scratch) {
+fn write_options(place: &mut [u8; OPTIONS_BYTES], bytes: u64, files: u64) {
     let mut length = 0;
-    for (name, number) in [(&b"mode=711,size="[..], scratch.bytes), (b",nr_inodes=", scratch.files)] {
+    for (name, number) in [(&b"mode=711,size="[..], bytes), (b",nr_inodes=", files)] {
         place[length..length + name.len()].copy_from_slice(name);
         length += name.len();
         length += write_number(&mut place[length..], number);
@@ -84,7 +133,8 @@ unsafe fn fill(folder: c_int, packages: Option<&CStr>, owner: Option<u32>) -> Re
 }
 
 /// Makes the way to what others keep. It stays the mounter's, so that another user cannot change it.
-unsafe fn lead(folder: c_int, cache: &CacheLink) -> Result<(), c_int> {
+unsafe fn lead(folder: c_int, cache: Option<&CacheLink>) -> Result<(), c_int> {
+    let Some(cache) = cache else { return Ok(()) };
     // SAFETY: system calls on C strings and a descriptor of the caller's, and on one of this function's own.
     unsafe {
         check(libc::mkdirat(folder, cache.folder.as_ptr(), 0o755))?;
@@ -97,23 +147,24 @@ unsafe fn lead(folder: c_int, cache: &CacheLink) -> Result<(), c_int> {
     }
 }
 
-/// Sends the folder to the host.
-unsafe fn send(folder: c_int) -> Result<(), c_int> {
+/// Sends them to the host.
+unsafe fn send(tops: &[c_int]) -> Result<(), c_int> {
     let mut word = SCRATCH_WORD;
     let mut part = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
+    let size = mem::offset_of!(Beside, descriptors) + mem::size_of_val(tops);
     // SAFETY: both are plain data that may be all zero (padding included); the kernel reads the message, whose pointers lead to
     // locals of the sizes given.
     unsafe {
         let mut beside: Beside = mem::zeroed();
-        beside.header.cmsg_len = mem::offset_of!(Beside, descriptor) + mem::size_of::<c_int>();
+        beside.header.cmsg_len = size;
         beside.header.cmsg_level = libc::SOL_SOCKET;
         beside.header.cmsg_type = libc::SCM_RIGHTS;
-        beside.descriptor = folder;
+        beside.descriptors.get_mut(..tops.len()).ok_or(libc::E2BIG)?.copy_from_slice(tops);
         let mut message: libc::msghdr = mem::zeroed();
         message.msg_iov = ptr::from_mut(&mut part);
         message.msg_iovlen = 1;
         message.msg_control = ptr::from_mut(&mut beside).cast();
-        message.msg_controllen = mem::size_of::<Beside>();
+        message.msg_controllen = size;
         let sent = libc::sendmsg(CHANNEL, &raw const message, libc::MSG_NOSIGNAL);
         check_long(sent as libc::c_long).map(drop)
     }
@@ -129,10 +180,8 @@ mod tests {
             (1_048_576, 7, "mode=711,size=1048576,nr_inodes=7"),
             (u64::MAX, u64::MAX, "mode=711,size=18446744073709551615,nr_inodes=18446744073709551615"),
         ] {
-            let scratch =
-                Scratch { path: c"/".into(), bytes, files, contents: Contents::RunFolders, cache: None };
             let mut place = [0; OPTIONS_BYTES];
-            write_options(&mut place, &scratch);
+            write_options(&mut place, bytes, files);
             assert_eq!(CStr::from_bytes_until_nul(&place).unwrap().to_str().unwrap(), expected);
         }
     }

@@ -26,7 +26,7 @@ mod survey;
 #[cfg(target_os = "linux")]
 pub use policy::{Offered, Places, Policy, Run, Zygote};
 #[cfg(target_os = "linux")]
-pub use quota::{Declined, Quota, Room};
+pub use quota::{Declined, Quota};
 pub use report::{Layer, Report};
 pub use shield::{Ground, Shield};
 #[cfg(target_os = "linux")]

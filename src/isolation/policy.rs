@@ -14,7 +14,7 @@ use super::{
     NpmPlaces, identity,
     landlock::{self, Access, DEVICE, OWN, READ, RUN},
     places,
-    quota::{Quota, Room},
+    quota::Quota,
     seccomp::{self, Modes, Terms},
 };
 use crate::{
@@ -45,6 +45,10 @@ const OF_A_BASE_OF_NAMESPACES: u64 = 1 << SYS_ADMIN | 1 << SETPCAP;
 
 /// What npm's first phase keeps, in which nobody's code runs: its cache may belong to another user than root.
 const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
+
+/// File systems for run folders that a zygote has mounted where its workers cannot mount their own: as many of its calls, with workers
+/// that wait for one, may be there at a time. An empty one takes some 10 KiB of the kernel's memory.
+const SLOTS: u32 = 32;
 
 /// How many calls of one tree at a time may use all of their processes.
 const CALLS_OF_A_TREE: u32 = 4;
@@ -204,9 +208,9 @@ impl Policy {
     /// A worker that the launcher starts. `tree` is the one it may read, if the call has dependencies.
     pub fn worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
         let plan = self.of_worker(Born::Launched, user, run, tree);
-        let packages = || tree.map(|tree| text(&tree.join("node_modules")));
         let scratch = self.quota_of_workers().map(|quota| {
-            scratch(run.dir, quota.call, Contents::RunFolder { packages: packages() }, run.cache)
+            let contents = Contents::RunFolder { packages: packages(tree), is_shown: false };
+            scratch(run.dir, quota, contents, run.cache)
         });
         Plan { scratch, ..plan }
     }
@@ -217,8 +221,12 @@ impl Policy {
         if by == Zygote::OfTree || !self.has_worker_pids() {
             return plan;
         }
+        let scratch = self.quota_of_zygotes().map(|quota| {
+            let contents = Contents::RunFolder { packages: packages(tree), is_shown: false };
+            scratch(run.dir, quota, contents, None)
+        });
         // Its number in a `/proc` is not that of its zygote's namespace.
-        Plan { born_nested: true, namespaces: MOUNT_NAMESPACE, ..plan }
+        Plan { born_nested: true, namespaces: MOUNT_NAMESPACE, scratch, ..plan }
     }
 
     fn of_worker(&self, born: Born, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
@@ -248,7 +256,14 @@ impl Policy {
         if !self.has_pids() {
             return plan;
         }
-        let plan = Plan { scratch: self.scratch_of_zygote(None), ..plan };
+        let scratch = self.quota_of_zygotes().map(|quota| {
+            let own = self.has_worker_pids();
+            let contents = if own { Contents::Later } else { Contents::Slots(SLOTS) };
+            scratch(&self.places.runs, quota, contents, None)
+        });
+        // The folders in a file system of its children's belong to their users.
+        let users = if scratch.is_some() && users != 0 { users | 1 << CHOWN } else { users };
+        let plan = Plan { scratch, ..plan };
         // Nobody in a Landlock domain may mount, and what it starts is to have a `/proc` of its own. Its root says the same
         // about files, and it runs nobody's code.
         let domain = plan.landlock.map(|domain| Domain {
@@ -289,13 +304,18 @@ impl Policy {
         }
         let own = if self.offered.only_in_user_namespaces { USER_NAMESPACE } else { 0 };
         // Its own lies over that of the base, so that neither it nor its workers see the base's.
-        let scratch = self.scratch_of_zygote(cache);
+        let scratch = self
+            .quota_of_zygotes()
+            .map(|quota| scratch(&self.places.runs, quota, Contents::Slots(SLOTS), cache));
         Plan { namespaces: own | MOUNT_NAMESPACE | PID_NAMESPACE, scratch, ..plan }
     }
 
-    /// A process that is as such a zygote, but has no workers, and leaves what it makes in a run folder of the base's.
+    /// A process that is as such a zygote, but has no workers, and leaves what it makes in a run folder.
     pub fn compiling_zygote(&self, user: Option<u32>, tree: &Path, run: &Path) -> Plan {
-        Plan { scratch: None, ..self.dependent_zygote(user, tree, run, None) }
+        let scratch = self
+            .quota_of_zygotes()
+            .map(|quota| scratch(run, quota, Contents::RunFolder { packages: None, is_shown: true }, None));
+        Plan { scratch, ..self.dependent_zygote(user, tree, run, None) }
     }
 
     /// npm's first phase: nobody's code runs in it.
@@ -362,9 +382,9 @@ impl Policy {
         self.quota_of_workers().filter(|_| self.has_pids())
     }
 
-    fn scratch_of_zygote(&self, cache: Option<&CacheLink>) -> Option<Scratch> {
-        let quota = self.quota_of_zygotes()?;
-        Some(scratch(&self.places.runs, quota.zygote, Contents::RunFolders, cache))
+    /// Whether workers that a base zygote forks make their run folders, as those do that are started.
+    pub(super) fn forked_workers_make_run_folders(&self) -> bool {
+        self.has_worker_pids() && self.quota_of_zygotes().is_some()
     }
 
     fn has_pids(&self) -> bool {
@@ -462,13 +482,18 @@ fn needed(path: &Path, access: Access) -> Rule {
     Rule { needed: true, ..optional(path, access) }
 }
 
-fn scratch(path: &Path, room: Room, contents: Contents, cache: Option<&CacheLink>) -> Scratch {
+/// Where the packages of a tree are.
+fn packages(tree: Option<&Path>) -> Option<CString> {
+    tree.map(|tree| text(&tree.join("node_modules")))
+}
+
+fn scratch(path: &Path, quota: Quota, contents: Contents, cache: Option<&CacheLink>) -> Scratch {
     let cache = cache.map(|cache| native_sandbox_confine::CacheLink {
         folder: text(Path::new(CacheLink::folder())),
         name: text(Path::new(&cache.name)),
         target: text(&cache.target),
     });
-    Scratch { path: text(path), bytes: room.bytes, files: room.files, contents, cache }
+    Scratch { path: text(path), bytes: quota.bytes, files: quota.files, contents, cache }
 }
 
 /// A path with a NUL byte is none that the kernel could open either.
@@ -510,7 +535,7 @@ mod tests {
             },
             network,
             100,
-            Some(Quota { call: Room { bytes: 1000, files: 10 }, zygote: Room { bytes: 8000, files: 80 } }),
+            Some(Quota { bytes: 1000, files: 10 }),
         )
     }
 
@@ -647,8 +672,9 @@ mod tests {
             .map(|plan| plan.scratch.is_some())
         };
         let whole = policy(true, Network::Open);
-        assert_eq!(has(&whole), [true, true, true, false, false]);
+        assert_eq!(has(&whole), [true, true, true, true, false]);
         let with = |offered| has(&Policy { offered, ..whole.clone() });
+        assert_eq!(with(Offered { worker_pids: false, ..whole.offered }), [true, true, true, false, false]);
         assert_eq!(with(Offered { pids: false, ..whole.offered }), [true, false, false, false, false]);
         assert_eq!(with(Offered { mounts: false, ..whole.offered }), [false; 5]);
         assert_eq!(with(Offered { quotas: false, ..whole.offered }), [false; 5]);

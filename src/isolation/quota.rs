@@ -1,4 +1,4 @@
-//! How much run folders in memory may take. Pure.
+//! How much a run folder in memory may take. Pure.
 
 use crate::{
     config::RunFolders,
@@ -8,37 +8,18 @@ use crate::{
 /// Unless the operator says so, what one call may write is no more than this part of the machine's memory.
 const CALL_SHARE: u64 = 8;
 
-/// What all workers of one zygote may write together is no more than this part.
-const ZYGOTE_SHARE: u64 = 4;
-
-/// That many calls of one zygote may use up their limits at a time, without others noticing: those that are over it are ended at the
-/// next look.
-const CALLS_AT_ONCE: u64 = 8;
-
 /// Folders and links of a call that the host, or its process, makes, and the top of a file system with what leads to a compile cache.
 const MADE_FILES: u64 = 6;
 
-/// What a file takes of the kernel's memory, beside its content, with its name; rounded up.
-const FILE_BYTES: u64 = 2048;
-
 const MIB: u64 = 1024 * 1024;
 
-/// What a file system has room for.
+/// What the file system of one call has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Room {
+pub struct Quota {
     /// Bytes.
     pub bytes: u64,
     /// Files, folders and links.
     pub files: u64,
-}
-
-/// The limits of run folders in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Quota {
-    /// Of a worker that has a file system of its own.
-    pub call: Room,
-    /// Of all workers of a zygote together.
-    pub zygote: Room,
 }
 
 /// Why run folders are not in memory though they could be, and what would change that.
@@ -53,17 +34,17 @@ pub struct Declined {
 impl Quota {
     /// The limits for calls with these; `memory_bytes` is what the machine, or the container, has. Fails where they are to be on disk.
     pub fn new(limits: &CallLimits, wanted: RunFolders, memory_bytes: Option<u64>) -> Result<Self, Declined> {
-        let call = Room { bytes: limits.disk_bytes(), files: DISK_LIMIT_FILES + MADE_FILES };
+        let call = Self { bytes: limits.disk_bytes(), files: DISK_LIMIT_FILES + MADE_FILES };
         match (wanted, memory_bytes) {
             (RunFolders::Disk, _) => {
                 let why =
                     "runFolders is \"disk\": the disk space of a call is looked at while it runs".to_owned();
-                return Err(Declined { why, enable: "leave runFolders out" });
+                Err(Declined { why, enable: "leave runFolders out" })
             }
             (RunFolders::Auto, None) => {
                 let why =
                     "the size of the machine's memory cannot be told: run folders are on disk".to_owned();
-                return Err(Declined { why, enable: "runFolders: \"memory\"" });
+                Err(Declined { why, enable: "runFolders: \"memory\"" })
             }
             (RunFolders::Auto, Some(memory)) if call.bytes > memory / CALL_SHARE => {
                 let why = format!(
@@ -71,14 +52,10 @@ impl Quota {
                     limits.disk_mb,
                     memory / MIB
                 );
-                return Err(Declined { why, enable: "a lower diskMb, or runFolders: \"memory\"" });
+                Err(Declined { why, enable: "a lower diskMb, or runFolders: \"memory\"" })
             }
-            (RunFolders::Auto | RunFolders::Memory, _) => {}
+            (RunFolders::Auto | RunFolders::Memory, _) => Ok(call),
         }
-        let share = memory_bytes.map_or(u64::MAX, |memory| memory / ZYGOTE_SHARE);
-        let of_all = |one: u64, most: u64| one.saturating_mul(CALLS_AT_ONCE).min(most).max(one);
-        let zygote = Room { bytes: of_all(call.bytes, share), files: of_all(call.files, share / FILE_BYTES) };
-        Ok(Self { call, zygote })
     }
 }
 
@@ -93,16 +70,11 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_its_limit_and_a_zygote_that_of_eight_but_no_more_than_a_quarter_of_the_memory() {
-        let of = |disk_mb, memory| quota(disk_mb, RunFolders::Auto, Some(memory)).unwrap();
-        let large = of(1024, 64 * GIB);
-        assert_eq!((large.call.bytes, large.zygote.bytes), (GIB, 8 * GIB));
-        assert_eq!((large.call.files, large.zygote.files), (100_006, 800_048));
-        let small = of(1024, 8 * GIB);
-        assert_eq!((small.call.bytes, small.zygote.bytes), (GIB, 2 * GIB));
-        let tiny = of(16, 128 * MIB);
-        assert_eq!((tiny.call.bytes, tiny.zygote.bytes), (16 * MIB, 32 * MIB));
-        assert_eq!(tiny.zygote.files, 100_006);
+    fn a_call_has_room_for_what_it_may_write_and_for_what_is_made_for_it() {
+        for (disk_mb, memory) in [(1024, 8 * GIB), (16, 128 * MIB)] {
+            let found = quota(disk_mb, RunFolders::Auto, Some(memory)).unwrap();
+            assert_eq!((found.bytes, found.files), (u64::from(disk_mb) * MIB, 100_006));
+        }
     }
 
     #[test]
@@ -112,10 +84,7 @@ mod tests {
         assert!(quota(1025, RunFolders::Auto, None).is_err());
         assert!(quota(1, RunFolders::Disk, Some(8 * GIB)).is_err());
         let told = quota(4096, RunFolders::Memory, Some(8 * GIB)).unwrap();
-        assert_eq!((told.call.bytes, told.zygote.bytes), (4 * GIB, 4 * GIB));
-        assert_eq!(
-            quota(u32::MAX, RunFolders::Memory, None).unwrap().zygote.bytes,
-            u64::from(u32::MAX) * 8 * MIB
-        );
+        assert_eq!(told.bytes, 4 * GIB);
+        assert_eq!(quota(u32::MAX, RunFolders::Memory, None).unwrap().bytes, u64::from(u32::MAX) * MIB);
     }
 }

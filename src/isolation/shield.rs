@@ -149,7 +149,12 @@ impl Shield {
         self.policy.as_ref().is_some_and(|policy| policy.quota_of_workers().is_some())
     }
 
-    /// Whether a zygote has a place of its own, in memory, for the run folders of its workers.
+    /// Whether a worker that a base zygote forks makes its run folder itself.
+    pub fn forked_workers_make_run_folders(&self) -> bool {
+        self.policy.as_ref().is_some_and(Policy::forked_workers_make_run_folders)
+    }
+
+    /// Whether a zygote of a tree has places of its own, in memory, for the run folders of its workers.
     pub fn zygotes_have_run_folders(&self) -> bool {
         self.policy.as_ref().is_some_and(|policy| policy.quota_of_zygotes().is_some())
     }

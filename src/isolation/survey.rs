@@ -15,7 +15,7 @@ use tokio::io::AsyncReadExt;
 use super::{
     identity,
     policy::{Offered, Places, Policy, Run, Zygote},
-    quota::{Declined, Quota, Room},
+    quota::{Declined, Quota},
     report::Layer,
 };
 use crate::{
@@ -35,7 +35,7 @@ const MAX_OUTCOME_BYTES: u64 = 4096;
 const MAX_TRIALS: usize = 8;
 
 /// What a trial may write.
-const TRIAL_ROOM: Room = Room { bytes: 1024 * 1024, files: 100 };
+const TRIAL_ROOM: Quota = Quota { bytes: 1024 * 1024, files: 100 };
 
 /// Threads of its user: a trial has one.
 const TRIAL_TASKS: u32 = 64;
@@ -191,7 +191,7 @@ impl Survey {
         network: Network,
     ) -> Result<Outcomes, Refused> {
         let parts = folder.parts();
-        let (policy, user) = (self.policy(folder, network, true), drawn()?);
+        let (policy, user) = (self.policy(folder, network), drawn()?);
         let plan = policy.worker(Some(user), folder.run(&parts), None);
         tried(spawner, plan, parts[0].clone(), folder.trial(None)).await
     }
@@ -218,14 +218,13 @@ impl Survey {
 
     async fn attempt_siblings(&self, spawner: &dyn Spawner, folder: &Folder) -> Result<Outcomes, Refused> {
         let parts = folder.parts();
-        let (policy, user) = (self.policy(folder, Network::Open, false), drawn()?);
+        let (policy, user) = (self.policy(folder, Network::Open), drawn()?);
         let worker = policy.forked_worker(Some(user), folder.run(&parts), None, Zygote::Base);
         let worker = worker.encode().map_err(|error| Refused::Other(error.to_string()))?;
         tried(spawner, policy.base_zygote(), "/".into(), folder.trial(Some(worker))).await
     }
 
-    /// `in_memory`: its run folders are. A base zygote would send its own to a host that waits for it, which a trial has not.
-    fn policy(&self, folder: &Folder, network: Network, in_memory: bool) -> Policy {
+    fn policy(&self, folder: &Folder, network: Network) -> Policy {
         let places = Places {
             node: "/dev/null".into(),
             scripts: folder.own.clone(),
@@ -234,8 +233,7 @@ impl Survey {
             root: folder.root.clone(),
             ..Places::default()
         };
-        let quota = in_memory.then_some(Quota { call: TRIAL_ROOM, zygote: TRIAL_ROOM });
-        Policy::new(self.offered, places, network, TRIAL_TASKS, quota)
+        Policy::new(self.offered, places, network, TRIAL_TASKS, Some(TRIAL_ROOM))
     }
 }
 
@@ -427,14 +425,13 @@ impl Survey {
             Err(declined) => return Layer::off(name, tier, declined.why.clone(), declined.enable),
         };
         let forked = if self.offered.pids {
-            format!(
-                "those of a zygote's workers are together, with {} MiB for all of them, and each is looked at while it runs",
-                quota.zygote.bytes >> 20
-            )
+            ""
         } else {
-            "those of workers that are forked are on the store's disk, as for those there has to be a PID namespace".to_owned()
+            "; those of workers that are forked are on the store's disk, as for those there has to be a PID namespace"
         };
-        Layer::on(name, tier).but(format!("run folders are in memory; {forked}"))
+        let mebibytes = quota.bytes >> 20;
+        Layer::on(name, tier)
+            .but(format!("run folders are in memory, each with room for {mebibytes} MiB{forked}"))
     }
 
     /// Of use with a `/proc` of one's own only, and so with a root of one's own.

@@ -167,8 +167,12 @@ impl Makings {
             (user, user)
         };
         let modules = tree.map(node_modules);
-        let run = self.runs.create(modules.as_deref(), owner).map_err(|error| failed(error.to_string()))?;
         let by = if self.tree.is_some() { Zygote::OfTree } else { Zygote::Base };
+        let run = if by == Zygote::Base && shield.forked_workers_make_run_folders() {
+            self.runs.own(owner)
+        } else {
+            self.runs.create(modules.as_deref(), owner).map_err(|error| failed(error.to_string()))?
+        };
         let plan = shield.forked_worker(new_user, &run, tree, by);
         let group = shield.group().await.map_err(failed)?;
         let started = self.client.fork_worker(plan.as_deref(), group).await;
@@ -295,7 +299,13 @@ impl Zygotes {
             match self.settled(wait, || self.dependent(spec, &base)).await {
                 Ok(nest) => {
                     nest.touch();
-                    nest.stock.take().await
+                    match nest.stock.take().await {
+                        // As many of its calls as it has room for are there.
+                        Err(_) if !nest.makings.runs.has_room() => {
+                            base.makings.fork(spec.readable_tree()).await
+                        }
+                        taken => taken,
+                    }
                 }
                 // The base can do it too, but not ahead of need: the tree has to be known before the worker lives. It then
                 // loads the packages itself.
@@ -423,7 +433,7 @@ impl Zygotes {
         };
         let began = Instant::now();
         let mut client = Client::boot(&*self.spawner, command).await.map_err(|error| error.to_string())?;
-        let runs = settle_runs(runs, &mut client, None).await?;
+        let runs = settle_runs(runs, breed, &mut client).await?;
         client.limit(breed.limits).await.map_err(|error| error.to_string())?;
         tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
         let held = held_by(&client).await;
@@ -467,7 +477,7 @@ impl Zygotes {
             let group = shield.group().await?;
             let refused = match base.client.fork_zygote(plan.as_deref(), group, &payload).await {
                 Ok(mut client) => {
-                    let runs = settle_runs(runs, &mut client, cache).await?;
+                    let runs = settle_runs(runs, &spec.breed, &mut client).await?;
                     client.limit(spec.breed.limits).await.map_err(|error| error.to_string())?;
                     tracing::debug!(
                         target: NATIVE,
@@ -484,7 +494,7 @@ impl Zygotes {
                     let makings = Makings { client, breed, runs, user, tree, resolver };
                     return Ok(Nest::new(makings, packages, held));
                 }
-                Err(ZygoteError::Refused { reason }) => reason,
+                Err(ZygoteError::Refused { reason, .. }) => reason,
                 // Nobody knows which of them it was.
                 Err(ZygoteError::Overran { what }) if !packages.is_empty() => {
                     let reason = format!("with the packages of its set: {what}");
@@ -638,8 +648,12 @@ impl Zygotes {
         for _ in 0..MAX_TRIES {
             let shield = &spec.breed.shield;
             let user = shield.draw_user().map_err(|error| error.to_string())?;
-            // It sees what the base does: where run folders are in memory, those that are there.
-            let run = base.makings.runs.create(None, user).map_err(|error| error.to_string())?;
+            let runs = &base.makings.runs;
+            let mut run = if shield.zygotes_have_run_folders() {
+                runs.own(user)
+            } else {
+                runs.create(None, user).map_err(|error| error.to_string())?
+            };
             let dir = run.tmpdir().join(LEFT_FOLDER);
             let load = Load {
                 cwd: &spec.tree,
@@ -653,7 +667,12 @@ impl Zygotes {
             let plan = shield.compiling_zygote(user, &spec.tree, run.dir());
             let group = shield.group().await?;
             let told = match base.client.fork_zygote(plan.as_deref(), group, &payload).await {
-                Err(ZygoteError::Refused { reason }) => reason,
+                Err(ZygoteError::Refused { reason, shown }) => {
+                    for top in shown {
+                        run.show(top);
+                    }
+                    reason
+                }
                 Err(error) => return Err(error.to_string()),
                 Ok(_) => return Err("it serves, but was to end".to_owned()),
             };
@@ -748,10 +767,13 @@ impl Zygotes {
     }
 }
 
-/// Where the run folders of a zygote's workers are: what it has mounted, if it has. What leads to its compile cache is there again.
-async fn settle_runs(runs: Runs, client: &mut Client, cache: Option<CacheLink>) -> Result<Runs, String> {
-    let Some(top) = client.take_scratch() else { return Ok(runs) };
-    let settled = tokio::task::spawn_blocking(move || runs.in_memory(top, cache.as_ref())).await;
+/// Where the run folders of a zygote's workers are: what is mounted there, where they are in memory.
+async fn settle_runs(runs: Runs, breed: &Breed, client: &mut Client) -> Result<Runs, String> {
+    if !breed.shield.zygotes_have_run_folders() {
+        return Ok(runs);
+    }
+    let tops = client.take_shown();
+    let settled = tokio::task::spawn_blocking(move || runs.in_memory(tops)).await;
     settled.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 

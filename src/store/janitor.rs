@@ -12,7 +12,7 @@ use std::{
 
 use super::remove::remove_dir;
 #[cfg(target_os = "linux")]
-use super::tmpfs::Tmpfs;
+use super::tmpfs::Slot;
 
 /// Removals waiting at most; beyond it whoever asks does the removal itself.
 const QUEUE_JOBS: usize = 1024;
@@ -21,9 +21,9 @@ const QUEUE_JOBS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) dir: PathBuf,
-    /// Where it is, if that path leads there in a zygote only: its last part is the name to remove.
+    /// What is emptied instead, where the folder is one in a zygote only; it is let go of after that.
     #[cfg(target_os = "linux")]
-    pub(super) tmpfs: Option<std::sync::Arc<Tmpfs>>,
+    pub(super) slot: Option<Slot>,
     /// Let go of only once the folder is gone, so that no sweeper meets it half removed.
     pub(super) lock: Option<fs::File>,
 }
@@ -33,16 +33,15 @@ impl Job {
         Self {
             dir,
             #[cfg(target_os = "linux")]
-            tmpfs: None,
+            slot: None,
             lock: None,
         }
     }
 
     pub(super) fn act(&self) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        if let Some(tmpfs) = &self.tmpfs {
-            let name = self.dir.file_name().and_then(|name| name.to_str());
-            return name.map_or(Ok(()), |name| tmpfs.remove(name));
+        if let Some(slot) = &self.slot {
+            return slot.clear();
         }
         remove_dir(&self.dir)
     }

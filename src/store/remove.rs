@@ -12,24 +12,10 @@ const REFILLED_PAUSE: Duration = Duration::from_millis(2);
 /// Folders without permissions are opened up. Somebody who keeps creating files is outrun or, after a bounded
 /// number of tries, reported as `DirectoryNotEmpty`.
 pub fn remove_dir(path: &Path) -> io::Result<()> {
-    outrun(|| empty(path), || fs::remove_dir(path))
-}
-
-/// The same for what is called `name` in the folder of a descriptor.
-#[cfg(target_os = "linux")]
-pub(super) fn remove_below(at: std::os::fd::BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    use rustix::fs::{AtFlags, unlinkat};
-    outrun(|| unix::empty_at(at, name), || Ok(unlinkat(at, name, AtFlags::REMOVEDIR)?))
-}
-
-#[cfg(target_os = "linux")]
-pub(super) use unix::clear;
-
-fn outrun(empty: impl Fn() -> io::Result<bool>, remove: impl Fn() -> io::Result<()>) -> io::Result<()> {
     let mut refilled = 0;
     loop {
-        let moved = empty()?;
-        match remove() {
+        let moved = empty(path)?;
+        match fs::remove_dir(path) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(error),
@@ -43,6 +29,8 @@ fn outrun(empty: impl Fn() -> io::Result<bool>, remove: impl Fn() -> io::Result<
     }
 }
 
+#[cfg(target_os = "linux")]
+pub(super) use unix::clear;
 #[cfg(unix)]
 use unix::empty;
 
@@ -68,16 +56,11 @@ mod unix {
 
     /// One pass. Says whether deep folders were moved to the top: then another pass has to follow.
     pub(super) fn empty(path: &Path) -> io::Result<bool> {
-        empty_at(CWD, path)
-    }
-
-    /// The same below a descriptor.
-    pub(super) fn empty_at(at: BorrowedFd<'_>, path: impl Arg + Copy) -> io::Result<bool> {
-        let top = match open_folder(at, path) {
+        let top = match open_folder(CWD, path) {
             Ok(top) => top,
             Err(Errno::NOENT) => return Ok(false),
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                unlinkat(at, path, AtFlags::empty())?;
+                std::fs::remove_file(path)?;
                 return Ok(false);
             }
             Err(error) => return Err(error.into()),

@@ -7,7 +7,7 @@ use std::{
 };
 
 #[cfg(target_os = "linux")]
-use super::tmpfs::Tmpfs;
+use super::tmpfs::{Slot, Slots, Tmpfs};
 use super::{
     Identity, Shared, StoreError, Tree,
     compile_cache::{self, CacheLink, CacheName},
@@ -30,23 +30,21 @@ pub struct RunFolder {
     place: Arc<Place>,
     /// Its process makes it, on a file system that goes with the process.
     is_own: bool,
+    /// Where it is, if that is in a zygote.
+    #[cfg(target_os = "linux")]
+    slot: Option<Slot>,
+    /// What its process made and showed.
+    #[cfg(target_os = "linux")]
+    shown: Option<Tmpfs>,
 }
 
-/// What a call writes to, as far as it can be looked at from outside.
+/// What a call writes to.
 #[derive(Debug, Clone)]
 pub enum Written {
-    /// These folders.
+    /// These folders, that have to be looked at.
     Disk([PathBuf; 2]),
-    /// A run folder in memory, beside others of its zygote's workers.
-    #[cfg(target_os = "linux")]
-    Memory {
-        /// Where.
-        tmpfs: Arc<Tmpfs>,
-        /// The run folder's name in it.
-        name: String,
-    },
-    /// A file system of its own, in memory: the kernel limits it.
-    Own,
+    /// A file system in memory that nobody else has: the kernel limits it.
+    Memory,
 }
 
 /// A folder that run folders are made in. One of a nest goes with its last handle.
@@ -58,13 +56,13 @@ pub struct Runs {
 #[derive(Debug)]
 struct Place {
     dir: PathBuf,
-    /// Which folder it was when this was made: rules of the kernel bind to that one.
+    /// Which folder it was when this was made: rules of the kernel bind to that one. None where nothing of it is on disk.
     identity: Option<Identity>,
     /// Belongs to one zygote and its workers.
     is_nest: bool,
-    /// What is mounted there for a zygote and its workers: in it, and not in the folder that the host sees, are the run folders.
+    /// What is mounted there for a zygote's workers: in it, and not in the folder that the host sees, are the run folders.
     #[cfg(target_os = "linux")]
-    tmpfs: Option<Arc<Tmpfs>>,
+    slots: Option<Arc<Slots>>,
     shared: Arc<Shared>,
 }
 
@@ -93,36 +91,33 @@ impl Runs {
                 identity,
                 is_nest,
                 #[cfg(target_os = "linux")]
-                tmpfs: None,
+                slots: None,
                 shared: Arc::clone(shared),
             }),
         })
     }
 
-    /// The same place, with what a zygote has mounted there, which is emptied but for the way to its compile cache. `top` is a
-    /// descriptor of that, from before the zygote loaded anything. Blocks.
+    /// The same place, where a zygote has mounted file systems for its workers, which are emptied. `tops` are descriptors of those,
+    /// from before the zygote loaded anything; none where each worker mounts its own. Blocks.
     #[cfg(target_os = "linux")]
-    pub fn in_memory(
-        &self,
-        top: std::os::fd::OwnedFd,
-        cache: Option<&CacheLink>,
-    ) -> Result<Self, StoreError> {
+    pub fn in_memory(&self, tops: Vec<std::os::fd::OwnedFd>) -> Result<Self, StoreError> {
         let Place { dir, shared, .. } = &*self.place;
-        let tmpfs = Tmpfs::new(top);
-        tmpfs.clear().map_err(StoreError::io("empty the run folders at", dir))?;
-        // Made anew: what packages did to it while they were loaded is nobody's business.
-        cache
-            .map_or(Ok(()), |cache| tmpfs.lead_to(cache))
-            .map_err(StoreError::io("lead to a compile cache at", dir))?;
+        let slots = Slots::new(tops).map_err(StoreError::io("empty the run folders at", dir))?;
         Ok(Self {
             place: Arc::new(Place {
                 dir: dir.clone(),
                 identity: None,
                 is_nest: false,
-                tmpfs: Some(Arc::new(tmpfs)),
+                slots: Some(Arc::new(slots)),
                 shared: Arc::clone(shared),
             }),
         })
+    }
+
+    /// Whether one more run folder can be made.
+    #[cfg(target_os = "linux")]
+    pub fn has_room(&self) -> bool {
+        self.place.slots.as_ref().is_none_or(|slots| slots.has_room())
     }
 
     /// The folder.
@@ -132,19 +127,16 @@ impl Runs {
 
     /// Whether the folder is still the one it was: temp folders get wiped under long-running hosts.
     pub fn is_current(&self) -> bool {
-        if self.place.is_in_memory() {
-            return true;
-        }
+        let Some(identity) = &self.place.identity else { return true };
         let found = fs::symlink_metadata(&self.place.dir).ok();
-        found.map(|metadata| Identity::of(&metadata)) == self.place.identity
+        found.is_some_and(|metadata| Identity::of(&metadata) == *identity)
     }
 
-    /// One that its process makes: nothing is there for the host. `owner` as in [`Self::create`].
-    pub fn own(&self, owner: Option<u32>) -> Result<RunFolder, StoreError> {
-        let dir = self.place.dir.join(unique_name()?);
-        let mut folder = self.folder(dir, owner);
+    /// One that its process makes, in place of the folder of all: nothing is there for the host. `owner` as in [`Self::create`].
+    pub fn own(&self, owner: Option<u32>) -> RunFolder {
+        let mut folder = self.folder(self.place.dir.clone(), owner);
         folder.is_own = true;
-        Ok(folder)
+        folder
     }
 
     fn folder(&self, dir: PathBuf, owner: Option<u32>) -> RunFolder {
@@ -155,23 +147,22 @@ impl Runs {
             cache_link: None,
             place: Arc::clone(&self.place),
             is_own: false,
+            #[cfg(target_os = "linux")]
+            slot: None,
+            #[cfg(target_os = "linux")]
+            shown: None,
         }
     }
 
-    /// Makes a run folder: six system calls, or eight in memory. `node_modules` is where it leads to packages, if to any; `owner` is the user who
+    /// Makes a run folder: six system calls or fewer. `node_modules` is where it leads to packages, if to any; `owner` is the user who
     /// works in it, if that is not the host's.
     pub fn create(&self, node_modules: Option<&Path>, owner: Option<u32>) -> Result<RunFolder, StoreError> {
         let Place { dir: parent, shared, .. } = &*self.place;
-        let name = unique_name()?;
-        let dir = parent.join(&name);
         #[cfg(target_os = "linux")]
-        if let Some(tmpfs) = &self.place.tmpfs {
-            // From here on a failure removes what was made.
-            let folder = self.folder(dir, owner);
-            let made = tmpfs.create(&name, node_modules, owner);
-            made.map_err(StoreError::io("create the run folder", &folder.dir))?;
-            return Ok(folder);
+        if let Some(slots) = &self.place.slots {
+            return self.in_slot(slots, node_modules, owner);
         }
+        let dir = parent.join(unique_name()?);
         // Another user passes through it, and has what is below.
         let outer = builder(if owner.is_some() { 0o711 } else { 0o700 });
         shared.retrying(|| outer.create(&dir).map_err(StoreError::io("create the run folder", &dir)))?;
@@ -190,23 +181,27 @@ impl Runs {
         }
         Ok(folder)
     }
-}
 
-impl Place {
-    fn is_in_memory(&self) -> bool {
-        #[cfg(target_os = "linux")]
-        return self.tmpfs.is_some();
-        #[cfg(not(target_os = "linux"))]
-        return false;
-    }
-
-    /// The removal of a run folder.
-    fn removal(&self, dir: PathBuf) -> Job {
-        Job {
-            #[cfg(target_os = "linux")]
-            tmpfs: self.tmpfs.clone(),
-            ..Job::remove(dir)
-        }
+    #[cfg(target_os = "linux")]
+    fn in_slot(
+        &self,
+        slots: &Arc<Slots>,
+        node_modules: Option<&Path>,
+        owner: Option<u32>,
+    ) -> Result<RunFolder, StoreError> {
+        let parent = &self.place.dir;
+        let Some(slot) = slots.lease() else {
+            let slots = Arc::clone(slots);
+            self.place.shared.janitor.run(move || slots.look_again());
+            let busy = io::Error::from(io::ErrorKind::ResourceBusy);
+            return Err(StoreError::io("find room for a run folder at", parent)(busy));
+        };
+        let mut folder = self.folder(parent.join(slot.name()), owner);
+        let made = slot.create(node_modules, owner);
+        // From here on a failure removes what was made.
+        folder.slot = Some(slot);
+        made.map_err(StoreError::io("create the run folder", &folder.dir))?;
+        Ok(folder)
     }
 }
 
@@ -218,7 +213,7 @@ impl RunFolder {
         if self.is_own {
             self.compile_cache = Some(cache.folder_in(&self.dir));
             self.cache_link = Some(cache);
-        } else if !self.place.is_in_memory() {
+        } else if self.is_on_disk() {
             self.compile_cache = cache.make_in(&self.dir);
         }
     }
@@ -232,11 +227,19 @@ impl RunFolder {
     /// it could have made.
     pub fn left(&self) -> io::Result<fs::File> {
         #[cfg(target_os = "linux")]
-        if let Written::Memory { tmpfs, name } = self.written() {
-            let [_, tmp] = tmpfs.parts(&name)?;
-            return compile_cache::open_left(Some(&tmp), Path::new(compile_cache::LEFT_FOLDER));
+        if let Some(shown) = &self.shown {
+            return compile_cache::open_left(
+                Some(&shown.temp_folder()?),
+                Path::new(compile_cache::LEFT_FOLDER),
+            );
         }
         compile_cache::open_left(None, &self.tmpdir().join(compile_cache::LEFT_FOLDER))
+    }
+
+    /// Takes what its process showed of it: a descriptor of its top.
+    #[cfg(target_os = "linux")]
+    pub fn show(&mut self, top: std::os::fd::OwnedFd) {
+        self.shown = Some(Tmpfs::new(top));
     }
 
     /// The number of the user who works in it.
@@ -272,19 +275,19 @@ impl RunFolder {
     /// Whether it is still there.
     pub fn is_there(&self) -> bool {
         // Nobody but its zygote, or its process, knows one in memory.
-        self.is_own || self.place.is_in_memory() || self.dir.is_dir()
+        !self.is_on_disk() || self.dir.is_dir()
+    }
+
+    fn is_on_disk(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return !self.is_own && self.slot.is_none();
+        #[cfg(not(target_os = "linux"))]
+        return !self.is_own;
     }
 
     /// What its call writes to.
     pub fn written(&self) -> Written {
-        if self.is_own {
-            return Written::Own;
-        }
-        #[cfg(target_os = "linux")]
-        if let (Some(tmpfs), Some(name)) = (&self.place.tmpfs, self.dir.file_name()) {
-            return Written::Memory { tmpfs: Arc::clone(tmpfs), name: name.to_string_lossy().into_owned() };
-        }
-        Written::Disk([self.cwd(), self.tmpdir()])
+        if self.is_on_disk() { Written::Disk([self.cwd(), self.tmpdir()]) } else { Written::Memory }
     }
 
     /// The folder.
@@ -309,19 +312,31 @@ impl RunFolder {
 
     /// Removes it now instead of in the background. Blocks.
     pub fn remove(mut self) -> io::Result<()> {
-        // What is left after a failure is tried again by the drop.
         if !self.is_own {
-            self.place.removal(self.dir.clone()).act()?;
+            let job = self.removal();
+            if let Err(error) = job.act() {
+                self.place.shared.janitor.submit(job);
+                return Err(error);
+            }
         }
-        self.dir = PathBuf::new();
         Ok(())
+    }
+
+    /// Its removal, which is another's business from here on.
+    fn removal(&mut self) -> Job {
+        Job {
+            #[cfg(target_os = "linux")]
+            slot: self.slot.take(),
+            ..Job::remove(std::mem::take(&mut self.dir))
+        }
     }
 }
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
         if !self.is_own && !self.dir.as_os_str().is_empty() {
-            self.place.shared.janitor.submit(self.place.removal(std::mem::take(&mut self.dir)));
+            let job = self.removal();
+            self.place.shared.janitor.submit(job);
         }
     }
 }

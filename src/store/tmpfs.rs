@@ -1,40 +1,36 @@
-//! Run folders on a file system in memory that only a zygote and its workers have mounted. It is reached by a descriptor of its
-//! top, and goes with the last of those who have it mounted or a descriptor of it.
+//! Run folders on file systems in memory that only a zygote and its workers have mounted: each worker gets one that nobody else
+//! has, so that what one writes takes no room of another's. They are reached by a descriptor of their top, and go with the last
+//! of those who have them mounted or a descriptor of them.
 //!
-//! At its top only the host makes anything, but for what packages left while they were loaded, which is removed before the first
-//! run folder is made. What is below a run folder is others': no link is followed, each step is one name.
+//! At the top only the host makes anything, but for what packages left while they were loaded, which is removed before the first
+//! run folder is made. What is below is others': no link is followed, each step is one name.
 
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chownat, fstatvfs, mkdirat, openat, symlinkat, unlinkat};
 
-use super::{compile_cache::CacheLink, remove};
+use super::remove;
 
 /// The folders of a run folder, and the way to the packages.
 const PARTS: [&str; 2] = ["work", "tmp"];
 const PACKAGES: &str = "node_modules";
 
-const PASSED_THROUGH: OFlags =
-    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
 /// Such a file system.
 #[derive(Debug)]
-pub struct Tmpfs {
+pub(super) struct Tmpfs {
     top: OwnedFd,
 }
 
-/// What is in use of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InUse {
-    /// Of its bytes.
-    pub bytes: u64,
-    /// Of its files, folders and links; its top counts.
-    pub files: u64,
-}
+/// What is in use of it: bytes; files, folders and links, its top among them.
+type InUse = (u64, u64);
 
 impl Tmpfs {
     /// From a descriptor of its top.
@@ -42,69 +38,137 @@ impl Tmpfs {
         Self { top }
     }
 
-    /// Makes a run folder; what was made before a failure stays.
-    pub(super) fn create(&self, name: &str, packages: Option<&Path>, owner: Option<u32>) -> io::Result<()> {
-        // Another user passes through it, and has what is below.
-        let outer = if owner.is_some() { Mode::from_bits_retain(0o711) } else { Mode::RWXU };
-        mkdirat(&self.top, name, outer)?;
-        let folder = openat(&self.top, name, PASSED_THROUGH, Mode::empty())?;
+    /// Makes a run folder of it; what was made before a failure stays.
+    fn create(&self, packages: Option<&Path>, owner: Option<u32>) -> io::Result<()> {
         for part in PARTS {
-            mkdirat(&folder, part, Mode::RWXU)?;
+            mkdirat(&self.top, part, Mode::RWXU)?;
             if let Some(owner) = owner {
                 let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
-                chownat(&folder, part, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+                chownat(&self.top, part, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
             }
         }
         if let Some(packages) = packages {
-            symlinkat(packages, &folder, PACKAGES)?;
+            symlinkat(packages, &self.top, PACKAGES)?;
         }
         Ok(())
     }
 
-    /// Makes the way to a compile cache, at the top.
-    pub(super) fn lead_to(&self, cache: &CacheLink) -> io::Result<()> {
-        let open = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
-        mkdirat(&self.top, CacheLink::folder(), open)?;
-        let folder = openat(&self.top, CacheLink::folder(), PASSED_THROUGH, Mode::empty())?;
-        Ok(symlinkat(&cache.target, &folder, &cache.name)?)
-    }
-
-    /// Removes a run folder and all in it; what is gone already is fine. Blocks.
-    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+    /// Removes everything in it. Blocks.
+    fn clear(&self) -> io::Result<()> {
         // Most calls write nothing: then nothing has to be looked at.
-        if let Ok(folder) = openat(&self.top, name, PASSED_THROUGH, Mode::empty()) {
-            for (part, flags) in
-                PARTS.map(|part| (part, AtFlags::REMOVEDIR)).iter().chain([&(PACKAGES, AtFlags::empty())])
-            {
-                // What stays is the business of the removal below.
-                let _ = unlinkat(&folder, *part, *flags);
-            }
-            if unlinkat(&self.top, name, AtFlags::REMOVEDIR).is_ok() {
-                return Ok(());
-            }
+        for (part, flags) in
+            PARTS.map(|part| (part, AtFlags::REMOVEDIR)).iter().chain([&(PACKAGES, AtFlags::empty())])
+        {
+            // What stays is the business of the removal below.
+            let _ = unlinkat(&self.top, *part, *flags);
         }
-        remove::remove_below(self.top.as_fd(), name)
+        if self.in_use()? == EMPTY { Ok(()) } else { remove::clear(self.top.as_fd()) }
     }
 
-    /// Removes everything. Blocks.
-    pub(super) fn clear(&self) -> io::Result<()> {
-        remove::clear(self.top.as_fd())
-    }
-
-    /// The folders of a run folder that are its call's, to be read.
-    pub fn parts(&self, name: &str) -> io::Result<[OwnedFd; 2]> {
-        let folder = openat(&self.top, name, PASSED_THROUGH, Mode::empty())?;
+    /// The temp folder of a run folder, to be read.
+    pub(super) fn temp_folder(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let [work, tmp] = PARTS.map(|part| openat(&folder, part, flags, Mode::empty()));
-        Ok([work?, tmp?])
+        Ok(openat(&self.top, PARTS[1], flags, Mode::empty())?)
     }
 
-    /// What all run folders take together. One system call.
-    pub fn in_use(&self) -> io::Result<InUse> {
+    /// One system call.
+    fn in_use(&self) -> io::Result<InUse> {
         let found = fstatvfs(&self.top)?;
         let blocks = found.f_blocks.saturating_sub(found.f_bfree);
         let files = found.f_files.saturating_sub(found.f_ffree);
-        Ok(InUse { bytes: blocks.saturating_mul(found.f_frsize), files })
+        Ok((blocks.saturating_mul(found.f_frsize), files))
+    }
+}
+
+/// In use of one that has its top and nothing else.
+const EMPTY: InUse = (0, 1);
+
+/// Those that a zygote has mounted, by their number.
+#[derive(Debug)]
+pub(super) struct Slots {
+    all: Vec<Tmpfs>,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// Empty, and nobody's.
+    free: Vec<usize>,
+    /// Nobody's, but somebody still holds what was in it.
+    unclean: Vec<usize>,
+}
+
+/// One that is somebody's, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    slots: Arc<Slots>,
+    number: usize,
+    is_clean: AtomicBool,
+}
+
+impl Slots {
+    /// From descriptors of their tops, in the order of their numbers; what is in them is removed. Blocks.
+    pub(super) fn new(tops: Vec<OwnedFd>) -> io::Result<Self> {
+        let all: Vec<_> = tops.into_iter().map(Tmpfs::new).collect();
+        for tmpfs in &all {
+            tmpfs.clear()?;
+        }
+        let free = (0..all.len()).rev().collect();
+        Ok(Self { all, lists: Mutex::new(Lists { free, unclean: Vec::new() }) })
+    }
+
+    /// An empty one, or `None`: then all are in use.
+    pub(super) fn lease(self: &Arc<Self>) -> Option<Slot> {
+        let number = self.lists().free.pop()?;
+        Some(Slot { slots: Arc::clone(self), number, is_clean: AtomicBool::new(true) })
+    }
+
+    /// Whether there is an empty one.
+    pub(super) fn has_room(&self) -> bool {
+        !self.lists().free.is_empty()
+    }
+
+    /// Looks once more at those that were not empty when their calls were over. Blocks.
+    pub(super) fn look_again(&self) {
+        for number in std::mem::take(&mut self.lists().unclean) {
+            self.give_back(number, self.all[number].clear().is_ok());
+        }
+    }
+
+    fn give_back(&self, number: usize, is_cleared: bool) {
+        let is_empty = is_cleared && self.all[number].in_use().is_ok_and(|found| found == EMPTY);
+        let mut lists = self.lists();
+        if is_empty { lists.free.push(number) } else { lists.unclean.push(number) }
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot {
+    /// Its folder's name.
+    pub(super) fn name(&self) -> String {
+        self.number.to_string()
+    }
+
+    /// Makes a run folder of it; what was made before a failure stays until it is cleared.
+    pub(super) fn create(&self, packages: Option<&Path>, owner: Option<u32>) -> io::Result<()> {
+        self.is_clean.store(false, Ordering::Relaxed);
+        self.slots.all[self.number].create(packages, owner)
+    }
+
+    /// Removes everything in it. Blocks.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        self.slots.all[self.number].clear()?;
+        self.is_clean.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.give_back(self.number, *self.is_clean.get_mut());
     }
 }
 
@@ -114,26 +178,33 @@ mod tests {
 
     use super::*;
 
-    /// Any folder will do for what is done below a descriptor.
+    fn open(dir: &Path) -> OwnedFd {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::open(dir, flags, Mode::empty()).unwrap()
+    }
+
+    /// Any folder will do for what is done below a descriptor; only a file system of its own tells that it is empty.
     fn tmpfs(dir: &Path) -> Tmpfs {
-        Tmpfs::new(rustix::fs::open(dir, PASSED_THROUGH, Mode::empty()).unwrap())
+        Tmpfs::new(open(dir))
     }
 
     #[test]
     fn a_run_folder_is_made_and_removed_below_the_descriptor() {
         let dir = tempfile::tempdir().unwrap();
+        let before = fs::metadata(dir.path()).unwrap().permissions();
         let tmpfs = tmpfs(dir.path());
-        tmpfs.create("one", Some(Path::new("/packages")), None).unwrap();
-        let run = dir.path().join("one");
-        assert_eq!(fs::read_link(run.join(PACKAGES)).unwrap(), Path::new("/packages"));
-        for part in [run.clone(), run.join("work"), run.join("tmp")] {
-            assert_eq!(fs::metadata(part).unwrap().permissions().mode() & 0o777, 0o700);
+        tmpfs.create(Some(Path::new("/packages")), None).unwrap();
+        assert_eq!(fs::read_link(dir.path().join(PACKAGES)).unwrap(), Path::new("/packages"));
+        for part in PARTS {
+            let mode = fs::metadata(dir.path().join(part)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700);
         }
-        assert!(tmpfs.create("one", None, None).is_err(), "never one that is there");
-        assert_eq!(tmpfs.parts("one").unwrap().len(), 2);
-        tmpfs.remove("one").unwrap();
-        assert!(!run.exists() && tmpfs.parts("one").is_err());
-        tmpfs.remove("one").unwrap();
+        assert!(tmpfs.create(None, None).is_err(), "never one that is there");
+        tmpfs.temp_folder().unwrap();
+        tmpfs.clear().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(fs::metadata(dir.path()).unwrap().permissions(), before);
+        tmpfs.clear().unwrap();
     }
 
     #[test]
@@ -144,39 +215,40 @@ mod tests {
         fs::create_dir(outside.path().join("tmp")).unwrap();
         let tmpfs = tmpfs(dir.path());
         let link = |target: &Path, at: &str| std::os::unix::fs::symlink(target, dir.path().join(at)).unwrap();
-        // The run folder itself, one of its folders, and something in one.
+        // At the top, one of its folders, and something in one.
         link(outside.path(), "planted");
-        tmpfs.create("one", None, None).unwrap();
-        fs::remove_dir(dir.path().join("one/tmp")).unwrap();
-        link(outside.path(), "one/tmp");
-        let work = dir.path().join("one").join("work");
-        std::os::unix::fs::symlink(&kept, work.join("link")).unwrap();
-        fs::create_dir_all(work.join("closed/deep")).unwrap();
-        fs::set_permissions(work.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
-        assert!(tmpfs.parts("planted").is_err() && tmpfs.parts("one").is_err());
-        assert!(tmpfs.create("planted", None, None).is_err());
-        for name in ["planted", "one"] {
-            tmpfs.remove(name).unwrap();
-        }
+        tmpfs.create(None, None).unwrap();
+        fs::remove_dir(dir.path().join("tmp")).unwrap();
+        link(&outside.path().join("tmp"), "tmp");
+        link(&kept, "work/link");
+        fs::create_dir_all(dir.path().join("work/closed/deep")).unwrap();
+        fs::set_permissions(dir.path().join("work/closed"), fs::Permissions::from_mode(0o000)).unwrap();
+        assert!(tmpfs.temp_folder().is_err());
+        tmpfs.clear().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(kept.join("inner").exists() && outside.path().join("tmp").exists());
     }
 
+    /// Slots of file systems that are never empty, as they are the machine's; these were found to be.
+    fn slots(dirs: &[tempfile::TempDir]) -> Arc<Slots> {
+        Arc::new(Slots::new(dirs.iter().map(|dir| open(dir.path())).collect()).unwrap())
+    }
+
     #[test]
-    fn all_of_it_is_cleared_but_its_top() {
-        let dir = tempfile::tempdir().unwrap();
-        let before = fs::metadata(dir.path()).unwrap().permissions();
-        fs::create_dir_all(dir.path().join("a/b")).unwrap();
-        fs::write(dir.path().join("a/b/file"), "").unwrap();
-        std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
-        let tmpfs = tmpfs(dir.path());
-        let cache = CacheLink { name: "v22-0".to_owned(), target: "/cache/code".into() };
-        tmpfs.lead_to(&cache).unwrap();
-        assert!(tmpfs.lead_to(&cache).is_err(), "never one that is there");
-        let link = dir.path().join(CacheLink::folder()).join("v22-0");
-        assert_eq!(fs::read_link(link).unwrap(), Path::new("/cache/code"));
-        tmpfs.clear().unwrap();
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        assert_eq!(fs::metadata(dir.path()).unwrap().permissions(), before);
+    fn a_slot_is_one_callers_and_one_that_is_not_empty_is_nobodys() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let slots = slots(&dirs);
+        let (first, second) = (slots.lease().unwrap(), slots.lease().unwrap());
+        assert_eq!((first.name(), second.name()), ("0".to_owned(), "1".to_owned()));
+        assert!(slots.lease().is_none() && !slots.has_room());
+        first.create(None, None).unwrap();
+        assert!(dirs[0].path().join("work").exists() && !dirs[1].path().join("work").exists());
+        first.clear().unwrap();
+        assert!(!dirs[0].path().join("work").exists());
+        // The machine's file systems hold more than this slot: as if somebody still had what was in it.
+        drop((first, second));
+        assert!(!slots.has_room());
+        slots.look_again();
+        assert_eq!((slots.lists().free.len(), slots.lists().unclean.len()), (0, 2));
     }
 }

@@ -9,7 +9,7 @@ use std::{
     collections::HashMap,
     fs,
     io::{self, IoSlice, IoSliceMut},
-    mem::MaybeUninit,
+    mem::{self, MaybeUninit},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use native_sandbox_confine::{Contents, Plan, SCRATCH_WORD};
+use native_sandbox_confine::{MAX_SLOTS, Plan, SCRATCH_WORD};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
@@ -73,6 +73,8 @@ pub enum ZygoteError {
     Refused {
         /// JSON: `{ reason, specifier?, kind? }`.
         reason: String,
+        /// See [`Client::take_shown`].
+        shown: Vec<OwnedFd>,
     },
     /// It ended, or does not answer.
     #[error("it {what}")]
@@ -100,8 +102,7 @@ pub struct Client {
     link: Arc<Link>,
     /// What it said when it was ready (JSON).
     report: String,
-    /// What it has mounted for the run folders of its workers, where its plan has such.
-    scratch: Option<OwnedFd>,
+    shown: Vec<OwnedFd>,
     /// Its process id, where it has one here.
     pid: Option<u32>,
     forks: AtomicU64,
@@ -141,13 +142,13 @@ impl Client {
         let (own, theirs) = control_pair()?;
         let command =
             Command { descriptor_3: Some(Arc::new(theirs)), channel: false, forks: true, ..command };
-        let has_scratch = sends_scratch(command.confinement.as_deref());
+        let shown = shown_by(command.confinement.as_deref());
         let Started { process, stdout, stderr, .. } = spawner.spawn(command).await?;
         for mut output in [stdout, stderr] {
             // A full pipe would stop it. What it has to say goes over its socket.
             tokio::spawn(async move { tokio::io::copy(&mut output, &mut tokio::io::sink()).await });
         }
-        Self::open(own, Origin::Launched { _process: process }, has_scratch).await
+        Self::open(own, Origin::Launched { _process: process }, shown).await
     }
 
     /// Forks another zygote from this one; `payload` is JSON for `zygote.cjs`. Cancelled, it ends by itself.
@@ -158,7 +159,7 @@ impl Client {
         group: Option<Arc<Group>>,
         payload: &str,
     ) -> Result<Self, ZygoteError> {
-        let has_scratch = sends_scratch(plan);
+        let shown = shown_by(plan);
         let plan = encoded(plan)?;
         let (own, theirs) = control_pair()?;
         let process = self
@@ -169,9 +170,11 @@ impl Client {
                 payload: payload.as_bytes(),
             })
             .await?;
+        // So that its end is seen.
+        drop(theirs);
         let state = process.watch();
         let origin = Origin::Forked { _process: process, _link: Arc::clone(&self.link) };
-        match Self::open(own, origin, has_scratch).await {
+        match Self::open(own, origin, shown).await {
             Err(ZygoteError::Lost { what }) => Err(overrun(state, what).await),
             opened => opened,
         }
@@ -212,9 +215,9 @@ impl Client {
         &self.report
     }
 
-    /// The top of what it has mounted for the run folders of its workers, where its plan has such; once.
-    pub fn take_scratch(&mut self) -> Option<OwnedFd> {
-        self.scratch.take()
+    /// The tops of what it has mounted for run folders, as far as its plan says that it shows them; once.
+    pub fn take_shown(&mut self) -> Vec<OwnedFd> {
+        mem::take(&mut self.shown)
     }
 
     /// Its process id; none where it has none here.
@@ -227,10 +230,10 @@ impl Client {
         !self.link.children().closed
     }
 
-    async fn open(socket: OwnedFd, origin: Origin, has_scratch: bool) -> Result<Self, ZygoteError> {
+    async fn open(socket: OwnedFd, origin: Origin, shown: usize) -> Result<Self, ZygoteError> {
         let socket =
             sys::register(socket, Interest::READABLE | Interest::WRITABLE).map_err(step("register"))?;
-        let scratch = if has_scratch { Some(scratch_of(&socket).await?) } else { None };
+        let shown = if shown > 0 { shown_on(&socket, shown).await? } else { Vec::new() };
         let socket = Arc::new(socket);
         let children = Arc::new(Mutex::new(Children::default()));
         let (ready, told) = oneshot::channel();
@@ -246,9 +249,9 @@ impl Client {
         let link = Link { socket, children, runtime: Handle::current(), _origin: origin };
         match timeout(READY_LIMIT, told).await {
             Ok(Ok(Ok((pid, report)))) => {
-                Ok(Self { link: Arc::new(link), report, scratch, pid, forks: AtomicU64::new(0) })
+                Ok(Self { link: Arc::new(link), report, shown, pid, forks: AtomicU64::new(0) })
             }
-            Ok(Ok(Err(reason))) => Err(ZygoteError::Refused { reason }),
+            Ok(Ok(Err(reason))) => Err(ZygoteError::Refused { reason, shown }),
             Ok(Err(_)) => Err(ZygoteError::Lost { what: "ended while it booted" }),
             Err(_) => Err(ZygoteError::Lost { what: NOT_READY }),
         }
@@ -296,27 +299,28 @@ impl Client {
     }
 }
 
-/// Whether who applies this plan sends what it has mounted.
-fn sends_scratch(plan: Option<&Plan>) -> bool {
+/// How many file systems who applies this plan shows of what it mounts.
+fn shown_by(plan: Option<&Plan>) -> usize {
     let scratch = plan.and_then(|plan| plan.scratch.as_ref());
-    scratch.is_some_and(|scratch| scratch.contents == Contents::RunFolders)
+    scratch.map_or(0, |scratch| scratch.contents.shown())
 }
 
-/// Receives it. It is the first that comes, from before the zygote ran anything that could send another.
-async fn scratch_of(socket: &AsyncFd<OwnedFd>) -> Result<OwnedFd, ZygoteError> {
+/// Receives as many. They are the first that come, from before the zygote ran anything that could send others.
+async fn shown_on(socket: &AsyncFd<OwnedFd>, count: usize) -> Result<Vec<OwnedFd>, ZygoteError> {
     let mut word = [0; SCRATCH_WORD.len() + 1];
     let receive = async {
         loop {
             let mut ready = socket.readable().await?;
-            if let Ok(received) = ready.try_io(|socket| receive_now(socket.as_fd(), &mut word)) {
+            let receive = |socket: &AsyncFd<OwnedFd>| receive_now::<SHOWN_SPACE>(socket.as_fd(), &mut word);
+            if let Ok(received) = ready.try_io(receive) {
                 break received;
             }
         }
     };
     match timeout(READY_LIMIT, receive).await {
-        Ok(Ok((size, Some(top)))) if word[..size] == SCRATCH_WORD => Ok(top),
+        Ok(Ok((size, tops))) if word[..size] == SCRATCH_WORD && tops.len() == count => Ok(tops),
         Ok(Ok((0, _))) => Err(ZygoteError::Lost { what: "ended before it ran" }),
-        Ok(Ok(_)) => Err(ZygoteError::Lost { what: "did not send its place for run folders" }),
+        Ok(Ok(_)) => Err(ZygoteError::Lost { what: "did not show its places for run folders" }),
         Ok(Err(error)) => Err(step("recvmsg")(error)),
         Err(_) => Err(ZygoteError::Lost { what: "did not begin in time" }),
     }
@@ -417,16 +421,28 @@ fn send_now(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io
     Ok(())
 }
 
-fn receive_now(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Room for as many descriptors as a zygote may show.
+const SHOWN_SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_SLOTS as usize));
+
+/// And for the one of a process.
+const NAMED_SPACE: usize = rustix::cmsg_space!(ScmRights(1));
+
+/// A packet, and the descriptors that came with it; what there is no `SPACE` for is closed by the kernel.
+fn receive_now<const SPACE: usize>(
+    socket: BorrowedFd<'_>,
+    packet: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); SPACE];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let size = recvmsg(socket, &mut [IoSliceMut::new(packet)], &mut beside, flags)?.bytes;
-    let named = beside.drain().find_map(|part| match part {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    Ok((size, named))
+    let mut received = Vec::new();
+    for part in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = part {
+            received.extend(fds);
+        }
+    }
+    Ok((size, received))
 }
 
 /// The number that the process of a pidfd has here; 0 where it has none, or has ended.
@@ -510,9 +526,9 @@ impl Reader {
     async fn next(&self, packet: &mut [u8]) -> Option<(Report, Option<OwnedFd>)> {
         loop {
             let mut ready = self.socket.readable().await.ok()?;
-            match ready.try_io(|socket| receive_now(socket.as_fd(), packet)) {
+            match ready.try_io(|socket| receive_now::<NAMED_SPACE>(socket.as_fd(), packet)) {
                 Ok(Ok((size, named))) if size > 0 => {
-                    return wire::decode(&packet[..size]).map(|report| (report, named));
+                    return wire::decode(&packet[..size]).map(|report| (report, named.into_iter().next()));
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(_) => return None,

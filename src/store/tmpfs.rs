@@ -130,7 +130,8 @@ impl Slots {
 
     /// Looks once more at those that were not empty when their calls were over. Blocks.
     pub(super) fn look_again(&self) {
-        for number in std::mem::take(&mut self.lists().unclean) {
+        let unclean = std::mem::take(&mut self.lists().unclean);
+        for number in unclean {
             self.give_back(number, self.all[number].clear().is_ok());
         }
     }
@@ -249,6 +250,7 @@ mod tests {
         drop((first, second));
         assert!(!slots.has_room());
         slots.look_again();
-        assert_eq!((slots.lists().free.len(), slots.lists().unclean.len()), (0, 2));
+        let lists = slots.lists();
+        assert_eq!((lists.free.len(), lists.unclean.len()), (0, 2));
     }
 }

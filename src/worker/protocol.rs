@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use crate::source::Kind;
 
 /// Version of the protocol; the worker refuses a job of another one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The largest `JOB`, `SOURCE` or `ARGS`. V8 has no longer strings than 512 Mi characters.
 pub const MAX_JOB_FRAME_BYTES: usize = 256 * 1024 * 1024;
 /// The largest frame from the worker that is no result.
@@ -101,7 +101,8 @@ struct JobHeader<'a> {
     cwd: &'a PathBuf,
     tmpdir: &'a PathBuf,
     tree: &'a PathBuf,
-    env: &'a BTreeMap<String, String>,
+    /// Names and values in turn: of an object V8 would make a hidden class for each name.
+    env: Vec<&'a str>,
     line_offset: i32,
     column_offset: i32,
     source_map: Option<&'a str>,
@@ -136,7 +137,7 @@ impl Job {
             cwd: &self.cwd,
             tmpdir: &self.tmpdir,
             tree: &self.tree,
-            env: &self.env,
+            env: self.env.iter().flat_map(|(name, value)| [name.as_str(), value]).collect(),
             line_offset: self.line_offset,
             column_offset: self.column_offset,
             source_map: self.source_map.as_deref(),
@@ -421,7 +422,7 @@ mod tests {
     #[test]
     fn a_job_is_three_frames() {
         let bytes = job().encode().unwrap();
-        let header = r#"{"version":1,"kind":"module","filename":"/r/1/tool.js","toolId":"t","cwd":"/r/1","tmpdir":"/r/1/tmp","tree":"/t","env":{"TZ":"UTC"},"lineOffset":1,"columnOffset":0,"sourceMap":null,"maxResultBytes":10}"#;
+        let header = r#"{"version":2,"kind":"module","filename":"/r/1/tool.js","toolId":"t","cwd":"/r/1","tmpdir":"/r/1/tmp","tree":"/t","env":["TZ","UTC"],"lineOffset":1,"columnOffset":0,"sourceMap":null,"maxResultBytes":10}"#;
         let expected =
             [frame(JOB, header.as_bytes()), frame(SOURCE, b"export default 1"), frame(ARGS, b"null")]
                 .concat();

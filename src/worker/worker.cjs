@@ -85,7 +85,7 @@ function nameUser() {
 
 nameUser();
 
-const VERSION = 1;
+const VERSION = 2;
 const CHANNEL_FD = 3;
 
 const JOB = 1;
@@ -475,7 +475,8 @@ function throughSourceMap(json) {
 
 /** Gives the process the environment, folder and arguments of the job. */
 function adopt({ env, cwd, tmpdir, filename }) {
-  const wanted = { __proto__: null, ...env };
+  const wanted = { __proto__: null };
+  for (let i = 0; i < env.length; i += 2) wanted[env[i]] = env[i + 1];
   wanted[self.platform === 'win32' ? 'TEMP' : 'TMPDIR'] = tmpdir;
   const present = keys(self.env);
   for (let i = 0; i < present.length; i++) if (wanted[present[i]] === undefined) delete self.env[present[i]];
@@ -737,6 +738,38 @@ function listen(event, listener) {
   self.on(event, listener);
 }
 
+/** What `rehearse` ran last. V8 keeps what it knows of the form of a job as long as there is one. */
+let sample;
+
+/** One with the properties of a job of the host's, in their order. */
+function sampleJob() {
+  return {
+    version: VERSION,
+    kind: 'script',
+    filename: __filename,
+    toolId: '',
+    cwd: self.cwd(),
+    tmpdir: '/',
+    tree: '/',
+    env: listed(self.env),
+    lineOffset: 0,
+    columnOffset: 0,
+    sourceMap: null,
+    maxResultBytes: 100,
+  };
+}
+
+/** Names and values in turn. */
+function listed(env) {
+  const names = keys(env);
+  const list = [];
+  for (let i = 0; i < names.length; i++) {
+    list[2 * i] = names[i];
+    list[2 * i + 1] = env[names[i]];
+  }
+  return list;
+}
+
 /**
  * Goes the way of a job once, for a process that will serve one later: its pages, and what is compiled lazily, are then in
  * place. Answers to nobody and leaves no trace.
@@ -749,11 +782,9 @@ async function rehearse(text = 'return async ({ a }) => ({ a })') {
   try {
     readSync(channel, Buffer.allocUnsafe(HEADER_BYTES), 0, HEADER_BYTES, null);
     decode(Buffer.from('a'), 'utf8');
-    adopt({ env: { ...env }, cwd: self.cwd(), tmpdir: '/', filename: __filename });
-    const job = parse(
-      stringify({ kind: 'script', filename: __filename, lineOffset: 0, columnOffset: 0, maxResultBytes: 100 })
-    );
-    await run(job, text, parse('{"a":"b"}'));
+    sample = parse(stringify(sampleJob()));
+    adopt(sample);
+    await run(sample, text, parse('{"a":"b"}'));
   } finally {
     fs.closeSync(channel);
     channel = own.channel;
@@ -789,10 +820,13 @@ function serve(fd, begin) {
   start(parsed, code, args, cachedData);
 }
 
-/** Runs a job that came another way; `take(type, payload)` gets the frames. It must be as wary of the function as this script. */
+/**
+ * Runs a job that came another way, with an object of variables; `take(type, payload)` gets the frames. It must be as wary of the
+ * function as this script.
+ */
 function serveJob(job, code, args, take) {
   deliver = take;
-  start(job, code, args);
+  start({ ...job, env: listed(job.env) }, code, args);
 }
 
 function start(parsed, code, args, cachedData) {

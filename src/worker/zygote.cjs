@@ -9,7 +9,7 @@
 // The next two have all functions compiled here, once, and stay so. The last one saves threads, whose stacks each child copies from.
 //
 // Descriptor 3 is the control socket. What the native calls do:
-//   serve(fd, ready)  sends READY and never returns here; in each forked child it returns { role, payload, warm, seed, pid }
+//   serve(fd, ready)  sends READY and never returns here; in each forked child it returns [role, payload, warm, seed, pid]
 //   scout()           forks a scout. There, gives { fd } for report(fd), which tells what it made its own and ends it; here,
 //                     gives { pages }, how many it told
 //   tryFork(f)        throws unless a forked child can run `f` and end; true in that child
@@ -506,8 +506,9 @@ function serve(report) {
   const { fd, pages } = native.scout();
   if (fd !== undefined) return void explore(fd).catch(fatal);
   const ready = JSON.stringify({ node: process.version, loaded: [], skipped: [], pages, ...report });
-  const child = native.serve(CONTROL_FD, ready);
-  if (child.role === 'worker') work(child).catch(fatal);
+  const told = native.serve(CONTROL_FD, ready);
+  const child = { payload: told[1], warm: told[2], seed: told[3], pid: told[4] };
+  if (told[0] === 'worker') work(child).catch(fatal);
   else prepare(child).catch(refuse);
 }
 

@@ -59,9 +59,13 @@ impl Surroundings {
         if born_nested && unsafe { libc::getpid() } != FIRST_CHILD {
             return Err(libc::EINVAL);
         }
+        // By the session of what it leaves behind a process is told to be a child's, where no PID namespace says so. Elsewhere there is
+        // none: the kernel shares processors out among sessions (sched(7), autogroup), and against one for each worker the host would
+        // come off badly.
         // SAFETY: plain system calls on numbers.
         unsafe {
-            if libc::setsid() < 0 || libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
+            let own = if born_nested { libc::setpgid(0, 0) } else { libc::setsid() };
+            if own < 0 || libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
                 return Err(sys::errno());
             }
         }

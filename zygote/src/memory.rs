@@ -1,6 +1,11 @@
 //! Makes all memory of the process pass on to its children, and cheaply.
 
-use std::{ffi::c_int, fs, ops::Range};
+use std::{
+    ffi::c_int,
+    fs,
+    io::{self, Read},
+    ops::Range,
+};
 
 /// Of x86-64, and of arm64 with pages of 4 KiB.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
@@ -31,6 +36,42 @@ impl Mapping {
     /// What it holds is the process's own as soon as it is written.
     pub(crate) fn is_own(&self) -> bool {
         matches!(self.kind, Kind::Heap | Kind::Variables)
+    }
+}
+
+/// Room for what `/proc/self/maps` tells of a thousand mappings; what is not touched takes no memory.
+const TEXT_BYTES: usize = 1024 * 1024;
+
+/// Visits what the process has mapped now, nothing if `/proc` does not tell, without a change to any of it: what it reads into is a
+/// mapping of its own, which is visited as well.
+pub(crate) fn visit_mappings(mut visit: impl FnMut(Mapping)) -> io::Result<()> {
+    let (writable, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a mapping of this function's own, which nothing refers to when it goes.
+    unsafe {
+        let room = libc::mmap(std::ptr::null_mut(), TEXT_BYTES, writable, flags, -1, 0);
+        if room == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let text = std::slice::from_raw_parts_mut(room.cast::<u8>(), TEXT_BYTES);
+        let read = read_whole("/proc/self/maps", text);
+        if let Ok(length) = read {
+            let lines = text[..length].split(|byte| *byte == b'\n');
+            lines.filter_map(|line| mapping(str::from_utf8(line).ok()?)).for_each(&mut visit);
+        }
+        libc::munmap(room, TEXT_BYTES);
+        read.map(drop)
+    }
+}
+
+/// As much of a file as there is room for.
+fn read_whole(path: &str, room: &mut [u8]) -> io::Result<usize> {
+    let mut file = fs::File::open(path)?;
+    let mut length = 0;
+    loop {
+        match file.read(&mut room[length..])? {
+            0 => return Ok(length),
+            more => length += more,
+        }
     }
 }
 

@@ -65,6 +65,8 @@ unsafe extern "C" {
         size: usize,
         length: *mut usize,
     ) -> c_int;
+    fn napi_create_array_with_length(env: Env, length: usize, result: *mut Value) -> c_int;
+    fn napi_set_element(env: Env, object: Value, index: u32, value: Value) -> c_int;
     fn napi_set_named_property(env: Env, object: Value, name: *const c_char, value: Value) -> c_int;
     fn napi_throw_error(env: Env, code: *const c_char, message: *const c_char) -> c_int;
     fn uv_is_active(handle: *const c_void) -> c_int;
@@ -157,6 +159,17 @@ impl Call {
         value
     }
 
+    fn list<const LENGTH: usize>(&self, values: [Value; LENGTH]) -> Value {
+        let mut list = ptr::null_mut();
+        // SAFETY: as above.
+        unsafe { napi_create_array_with_length(self.env, LENGTH, &raw mut list) };
+        for (index, value) in (0..).zip(values) {
+            // SAFETY: as above.
+            unsafe { napi_set_element(self.env, list, index, value) };
+        }
+        list
+    }
+
     fn set(&self, object: Value, name: &CStr, value: Value) {
         // SAFETY: as above.
         unsafe { napi_set_named_property(self.env, object, name.as_ptr(), value) };
@@ -180,7 +193,7 @@ impl Call {
 }
 
 /// `serve(fd, ready)`: serves on the control socket `fd` after sending `ready`. Returns in children only:
-/// `{ role, payload, warm, seed, pid }`.
+/// `[role, payload, warm, seed, pid]`: of an object V8 would make a hidden class for each property, in each child.
 unsafe extern "C" fn serve(env: Env, info: *mut c_void) -> Value {
     // SAFETY: called by N-API.
     let call = unsafe { Call::new(env, info) };
@@ -199,19 +212,17 @@ unsafe extern "C" fn serve(env: Env, info: *mut c_void) -> Value {
     let Ok(seed) = sys::random::<4>() else { return call.throw("the kernel gives no random bytes") };
     // V8 takes a positive 32-bit number; 0 would mean "choose one", which has happened.
     let seed = (i32::from_le_bytes(seed) & i32::MAX).max(1);
-    let mut object = ptr::null_mut();
-    // SAFETY: as above.
-    unsafe { napi_create_object(env, &raw mut object) };
     let (name, payload, warm) = match role {
         Role::Worker { warm, .. } => ("worker", Vec::new(), warm),
         Role::Zygote { payload, .. } => ("zygote", payload, false),
     };
-    call.set(object, c"role", call.string(name.as_bytes()));
-    call.set(object, c"payload", call.string(&payload));
-    call.set(object, c"warm", call.boolean(warm));
-    call.set(object, c"seed", call.double(f64::from(seed)));
-    call.set(object, c"pid", call.double(f64::from(std::process::id())));
-    object
+    call.list([
+        call.string(name.as_bytes()),
+        call.string(&payload),
+        call.boolean(warm),
+        call.double(f64::from(seed)),
+        call.double(f64::from(std::process::id())),
+    ])
 }
 
 /// `tryFork(trial)`: throws unless a forked child can run the function `trial` and then come to the end of its event

@@ -10,7 +10,9 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-use crate::memory::{HUGE_PAGE_BYTES, Kind, Mapping, mappings, settle_program, whole_huge_pages};
+use crate::memory::{
+    HUGE_PAGE_BYTES, Kind, Mapping, mappings, settle_program, visit_mappings, whole_huge_pages,
+};
 
 /// Of `/proc/<pid>/pagemap`, which has this many bytes for each page.
 const ENTRY_BYTES: usize = 8;
@@ -29,6 +31,12 @@ const RANGE_BYTES: usize = 16;
 
 /// The kernel maps a file's pages around the one that is missed, this many bytes in all (`fault_around_bytes`).
 const FAULT_BYTES: usize = 64 * 1024;
+
+/// How many pages are looked at together: a multiple of those that come with one fault.
+const LOOK_PAGES: usize = 256;
+
+/// The most huge pages of the program that are looked at: Node has some 50.
+const MAX_BLOCKS: usize = 512;
 
 /// A huge page of the program that takes a worker fewer faults than this is not worth its memory.
 const FAULTS_WORTH_A_HUGE_PAGE: usize = 5;
@@ -70,37 +78,36 @@ impl Pages {
 }
 
 impl Told {
-    /// What the process has for itself, and has run.
+    /// What the process has for itself, and has run. What is looked at must not grow by the looking, so that little is allocated.
     pub(crate) fn by_this_process() -> io::Result<Self> {
         let pagemap = File::open("/proc/self/pagemap")?;
         let page_bytes = page_bytes();
-        let (mut ranges, mut program) = (Vec::new(), Vec::new());
-        for mapping in mappings() {
+        let (mut ranges, mut program) = (Vec::with_capacity(MAX_RANGES), Vec::with_capacity(MAX_BLOCKS));
+        let mut looked = Ok(());
+        visit_mappings(|mapping| {
             let range = match mapping.kind {
                 Kind::Heap | Kind::Variables => mapping.range.clone(),
                 Kind::Program { .. } => whole_huge_pages(&mapping.range),
-                Kind::Other => continue,
+                Kind::Other => return,
             };
-            if range.is_empty() {
-                continue;
+            for start in range.clone().step_by(LOOK_PAGES * page_bytes) {
+                let mut entries = [0; LOOK_PAGES * ENTRY_BYTES];
+                let pages = ((range.end - start) / page_bytes).min(LOOK_PAGES);
+                let entries = &mut entries[..pages * ENTRY_BYTES];
+                if let Err(error) = pagemap.read_exact_at(entries, (start / page_bytes * ENTRY_BYTES) as u64)
+                {
+                    looked = Err(error);
+                    return;
+                }
+                let entries = entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry));
+                if mapping.is_own() {
+                    add(&mut ranges, start, page_bytes, entries);
+                } else {
+                    count(&mut program, start, page_bytes, entries);
+                }
             }
-            let mut entries = vec![0; range.len() / page_bytes * ENTRY_BYTES];
-            pagemap.read_exact_at(&mut entries, (range.start / page_bytes * ENTRY_BYTES) as u64)?;
-            let entries: Vec<_> =
-                entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry)).collect();
-            if mapping.is_own() {
-                add(&mut ranges, range.start, page_bytes, entries.into_iter());
-            } else {
-                let pages = entries.chunks_exact(HUGE_PAGE_BYTES / page_bytes);
-                let blocks = range.step_by(HUGE_PAGE_BYTES).zip(pages);
-                program.extend(
-                    blocks
-                        .map(|(block, pages)| (faults(pages, page_bytes), block))
-                        .filter(|(faults, _)| *faults > 0),
-                );
-            }
-        }
-        ranges.truncate(MAX_RANGES);
+        })?;
+        looked?;
         Ok(Self { own: Pages(ranges), program: worth_it(program) })
     }
 
@@ -155,10 +162,28 @@ fn around<'a>(mappings: &'a [Mapping], range: &Range<usize>) -> Option<&'a Mappi
     mappings.iter().find(holds).filter(|_| !range.is_empty())
 }
 
-/// How many faults it took to map these pages.
-fn faults(pages: &[u64], page_bytes: usize) -> usize {
-    let around = pages.chunks(FAULT_BYTES / page_bytes);
-    around.filter(|pages| pages.iter().any(|entry| entry & PRESENT != 0)).count()
+/// Adds, for each huge page, how many faults it took to map the pages from `at` on: up to as many pages as are looked at together,
+/// the first of which is the first of those that come with one fault.
+fn count(
+    program: &mut Vec<(usize, usize)>,
+    at: usize,
+    page_bytes: usize,
+    entries: impl Iterator<Item = u64>,
+) {
+    let mut last = None;
+    for (index, _) in entries.enumerate().filter(|(_, entry)| entry & PRESENT != 0) {
+        let around = (at + index * page_bytes) / FAULT_BYTES;
+        if last.replace(around) == Some(around) {
+            continue;
+        }
+        let block = around * FAULT_BYTES / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        let is_full = program.len() == MAX_BLOCKS;
+        match program.last_mut() {
+            Some((faults, of)) if *of == block => *faults += 1,
+            _ if is_full => return,
+            _ => program.push((1, block)),
+        }
+    }
 }
 
 /// Those that are worth a huge page, the best first.
@@ -175,8 +200,10 @@ fn add(ranges: &mut Vec<Range<usize>>, at: usize, page_bytes: usize, entries: im
             continue;
         }
         let start = at + index * page_bytes;
+        let is_full = ranges.len() == MAX_RANGES;
         match ranges.last_mut() {
             Some(last) if last.end == start => last.end += page_bytes,
+            _ if is_full => return,
             _ => ranges.push(start..start + page_bytes),
         }
     }
@@ -202,12 +229,18 @@ mod tests {
 
     #[test]
     fn parts_of_the_program_that_are_run_much_come_first_and_few_faults_are_worth_nothing() {
-        let mut pages = vec![0; 512];
-        assert_eq!(faults(&pages, 4096), 0);
-        for at in [0, 3, 15, 16, 511] {
+        let mut pages = vec![0; 1024];
+        let mut found = Vec::new();
+        count(&mut found, HUGE_PAGE_BYTES, 4096, pages.iter().copied());
+        assert_eq!(found, []);
+        for at in [0, 3, 15, 16, 511, 600] {
             pages[at] = PRESENT;
         }
-        assert_eq!(faults(&pages, 4096), 3, "sixteen pages come with one fault");
+        for (start, pages) in (HUGE_PAGE_BYTES..).step_by(LOOK_PAGES * 4096).zip(pages.chunks(LOOK_PAGES)) {
+            count(&mut found, start, 4096, pages.iter().copied());
+        }
+        let blocks = [(3, HUGE_PAGE_BYTES), (1, 2 * HUGE_PAGE_BYTES)];
+        assert_eq!(found, blocks, "sixteen pages come with one fault");
         let worth = FAULTS_WORTH_A_HUGE_PAGE;
         assert_eq!(worth_it(vec![(worth, 1), (worth - 1, 2), (worth + 9, 3), (worth + 1, 4)]), [3, 4, 1]);
     }
@@ -216,6 +249,9 @@ mod tests {
     fn own_pages_are_found_told_and_taken() {
         let told = Told::by_this_process().unwrap();
         assert!(!told.own.is_empty());
+        // The text alone is longer than what looking may add.
+        let again = Told::by_this_process().unwrap();
+        assert!(again.own.count() <= told.own.count() + 16, "{} of {}", again.own.count(), told.own.count());
         let mut bytes = Vec::new();
         told.write(&mut bytes).unwrap();
         let read = Told::read(&*bytes).unwrap();

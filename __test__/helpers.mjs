@@ -206,7 +206,26 @@ export function openDescriptors() {
 
 /** Paths below a folder. */
 export function filesBelow(folder) {
-  return readdirSync(folder, { recursive: true }).map(String);
+  const found = [];
+  const look = (below, entries) => {
+    for (const entry of entries) {
+      const path = join(below, entry.name);
+      found.push(path);
+      if (entry.isDirectory()) look(path, entriesOf(join(folder, path)));
+    }
+  };
+  look('', readdirSync(folder, { withFileTypes: true }));
+  return found;
+}
+
+/** None of a folder that has gone since it was seen: what works in the background removes what it has made. */
+function entriesOf(folder) {
+  try {
+    return readdirSync(folder, { withFileTypes: true });
+  } catch (error) {
+    if (error.code === 'ENOENT') return [];
+    throw error;
+  }
 }
 
 /**

@@ -28,11 +28,12 @@ pub struct Cache {
     limits: Limits,
 }
 
+/// Of a table of what was made of texts.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
-    entries: usize,
-    total_bytes: usize,
-    entry_bytes: usize,
+pub(super) struct Limits {
+    pub(super) entries: usize,
+    pub(super) total_bytes: usize,
+    pub(super) entry_bytes: usize,
 }
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
-use super::{Kind, Prepared};
+use super::{Kind, Prepared, cache::Limits};
 
 /// A shorter text is compiled in less time than it takes to hand a cache over.
 const MIN_CODE_BYTES: usize = 8 * 1024;
@@ -64,13 +64,6 @@ pub struct Counts {
     pub accepted: u64,
     /// Caches that V8 refused, or that came as none.
     pub refused: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    entries: usize,
-    total_bytes: usize,
-    entry_bytes: usize,
 }
 
 #[derive(Debug)]

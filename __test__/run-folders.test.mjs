@@ -117,7 +117,8 @@ for (const start of RUNGS) {
       }`;
       const calls = await Promise.all(Array.from({ length: 12 }, () => call(settings, filler, {}, over)));
       // What leads to packages takes a page.
-      for (const { written, room } of calls) assert.ok(room === 16 << 20 && written >= room - 8192, `${written} of ${room}`);
+      for (const { written, room } of calls)
+        assert.ok(room === 16 << 20 && written >= room - 8192, `${written} of ${room}`);
     }
   });
 

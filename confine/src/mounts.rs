@@ -252,7 +252,7 @@ mod tests {
             place.enter(number).unwrap();
             assert_eq!(CStr::from_bytes_until_nul(&place.bytes).unwrap(), expected);
         }
-        place.set(&std::ffi::CString::new(vec![b'a'; PATH_BYTES - 10]).unwrap()).unwrap();
+        place.set(&std::ffi::CString::new(vec![b'a'; PATH_BYTES - 8]).unwrap()).unwrap();
         assert_eq!((place.enter(9999), place.enter(9)), (Err(libc::ENAMETOOLONG), Ok(())));
     }
 

@@ -35,6 +35,7 @@ const IntrinsicTypeError = TypeError;
 const toText = String;
 
 const uncurry = Function.prototype.bind.bind(Function.prototype.call);
+const copy = uncurry(Buffer.prototype.copy);
 const decode = uncurry(Buffer.prototype.toString);
 const encode = TextEncoder.prototype.encode.bind(new TextEncoder());
 const charCodeAt = uncurry(String.prototype.charCodeAt);
@@ -106,6 +107,8 @@ const COMPILED = 27;
 const UNCACHED = 28;
 
 const HEADER_BYTES = 5;
+/** What is read of the channel before it is asked for. Most jobs fit in, and are there after one call of the system's. */
+const AHEAD_BYTES = 16 * 1024;
 /** As many characters as a frame's header has bytes: room for it in front of the payload. */
 const HEADER_ROOM = '\0\0\0\0\0';
 /** One text of a thrown value, UTF-16 units. */
@@ -151,35 +154,74 @@ function write(frame, length) {
   }
 }
 
+/** What was read; the first `taken` bytes of the `filled` ones were asked for. */
+const ahead = Buffer.allocUnsafeSlow(AHEAD_BYTES);
+let taken = 0;
+let filled = 0;
+
 /** Reads one frame that must be of `type`; its payload as text, or `undefined` when the host hung up. */
 function receive(type) {
-  const payload = receiveBytes(type);
-  return payload === undefined ? undefined : decode(payload, 'utf8');
+  const length = receiveHeader(type);
+  if (length === undefined) return undefined;
+  if (length > AHEAD_BYTES - taken) {
+    const payload = take(length);
+    return payload === undefined ? undefined : decode(payload, 'utf8');
+  }
+  if (!fill(length)) return undefined;
+  taken += length;
+  return decode(ahead, 'utf8', taken - length, taken);
 }
 
 function receiveBytes(type) {
-  const header = readExactly(HEADER_BYTES);
-  if (header === undefined) return undefined;
-  if (header[4] !== type) throw new IntrinsicError(`frame ${header[4]} on the channel where ${type} is due`);
-  const length = header[0] + header[1] * 0x100 + header[2] * 0x10000 + header[3] * 0x1000000;
-  return readExactly(length);
+  const length = receiveHeader(type);
+  return length === undefined ? undefined : take(length);
 }
 
-function readExactly(length) {
+/** The length of the payload that follows. */
+function receiveHeader(type) {
+  const fits = HEADER_BYTES <= AHEAD_BYTES - taken;
+  const header = fits ? ahead : take(HEADER_BYTES);
+  if (header === undefined || (fits && !fill(HEADER_BYTES))) return undefined;
+  const at = fits ? taken : 0;
+  if (fits) taken += HEADER_BYTES;
+  if (header[at + 4] !== type) throw new IntrinsicError(`frame ${header[at + 4]} on the channel where ${type} is due`);
+  return header[at] + header[at + 1] * 0x100 + header[at + 2] * 0x10000 + header[at + 3] * 0x1000000;
+}
+
+/** Has `length` more bytes than were taken in `ahead`, which has the room; whether they came. */
+function fill(length) {
+  while (filled - taken < length) {
+    const count = readSome(ahead, filled, AHEAD_BYTES - filled);
+    if (count === 0) return false;
+    filled += count;
+  }
+  return true;
+}
+
+/** As many bytes, in a buffer of their own. */
+function take(length) {
   const bytes = Buffer.allocUnsafe(length);
-  let got = 0;
+  let got = copy(ahead, bytes, 0, taken, min(filled, taken + length));
+  taken += got;
   while (got < length) {
+    const count = readSome(bytes, got, length - got);
+    if (count === 0) return undefined;
+    got += count;
+  }
+  return bytes;
+}
+
+/** How many bytes were read; 0 when the host hung up. */
+function readSome(bytes, at, most) {
+  for (;;) {
     try {
-      const count = readSync(channel, bytes, got, length - got, null);
-      if (count === 0) return undefined;
-      got += count;
+      return readSync(channel, bytes, at, most, null);
     } catch (error) {
-      if (error.code === 'EOF' || error.code === 'ECONNRESET') return undefined;
+      if (error.code === 'EOF' || error.code === 'ECONNRESET') return 0;
       if (error.code !== 'EAGAIN') throw error;
       rest();
     }
   }
-  return bytes;
 }
 
 /** The channel is a blocking one; should somebody have made it non-blocking, wait without spinning. */
@@ -780,8 +822,8 @@ async function rehearse(text = 'return async ({ a }) => ({ a })') {
   const stacks = Object.getOwnPropertyDescriptor(IntrinsicError, 'prepareStackTrace');
   channel = fs.openSync('/dev/null', 'r+');
   try {
-    readSync(channel, Buffer.allocUnsafe(HEADER_BYTES), 0, HEADER_BYTES, null);
-    decode(Buffer.from('a'), 'utf8');
+    receive(JOB);
+    decode(ahead, 'utf8', 0, 1);
     sample = parse(stringify(sampleJob()));
     adopt(sample);
     await run(sample, text, parse('{"a":"b"}'));

@@ -152,7 +152,7 @@ pub fn report(in_groups: bool, cpus: bool) -> Value {
         limit(
             "diskMb",
             true,
-            "the kernel, where run folders are in memory (layer diskQuota) and a worker has one for itself; else looks at the call's \
+            "the kernel, where run folders are in memory (layer diskQuota); else looks at the call's \
              folders while it runs: a call can exceed it between two looks"
         ),
         limit(

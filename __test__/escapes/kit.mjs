@@ -385,5 +385,26 @@ export function kit() {
     return Buffer.concat([half(body.length), Buffer.from([type]), body]);
   }
 
-  return { program, syscalls, addon, each, frame };
+  /** What there is of others in a folder, by its list, by numbers as names, and by being watched. */
+  function found(place, own) {
+    const fs = require('node:fs');
+    const attempt = (act) => {
+      try {
+        return act();
+      } catch {
+        return undefined;
+      }
+    };
+    const numbers = Array.from({ length: 64 }, (_, number) => String(number));
+    const listed = attempt(() => fs.readdirSync(place)) ?? [];
+    const inside = numbers.flatMap(
+      (name) => attempt(() => fs.readdirSync(`${place}/${name}`).map((one) => `${name}/${one}`)) ?? []
+    );
+    const folders = [...new Set([...numbers, ...listed, ...inside])].map((name) => `${place}/${name}`);
+    const others = folders.filter((folder) => `${folder}/work` !== own && fs.existsSync(`${folder}/work`));
+    const watched = folders.filter((folder) => attempt(() => fs.watch(folder).close() ?? true));
+    return [...others, ...watched.filter((folder) => !own.startsWith(`${folder}/work`))];
+  }
+
+  return { program, syscalls, addon, each, found, frame };
 }

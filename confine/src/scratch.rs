@@ -14,7 +14,14 @@ use crate::{
 /// Where a process has its channel to the host.
 const CHANNEL: c_int = 3;
 
-/// What holds other file systems has only their folders and the way to a compile cache, which take no bytes; 0 would be no limit.
+/// Everybody passes through; only who mounts it makes anything at its top.
+const OWN: &[u8] = b"mode=711,size=";
+
+/// The same, but its owner makes nothing and lists nothing either, until the host says otherwise: packages of the same user may be
+/// loaded before that.
+const CLOSED: &[u8] = b"mode=111,size=";
+
+/// What holds other file systems has only their folders, which take no bytes, and the way to a compile cache: at most a page.
 const HOLDER_BYTES: u64 = 4096;
 const HOLDER_FILES: u64 = 8;
 
@@ -47,7 +54,7 @@ pub(crate) unsafe fn bring_scratch(root: &CStr, scratch: &Scratch, owner: Option
             Contents::Later => make_folder(&place),
             Contents::Slots(count) => bring_slots(&mut place, scratch, *count),
             Contents::RunFolder { packages, is_shown } => {
-                let top = mount(&place, scratch.bytes, scratch.files)?;
+                let top = mount(&place, OWN, scratch.bytes, scratch.files)?;
                 lead(top, scratch.cache.as_ref())?;
                 fill(top, packages.as_deref(), owner)?;
                 let told = if *is_shown { send(&[top]) } else { Ok(()) };
@@ -66,12 +73,12 @@ unsafe fn bring_slots(place: &mut Place, scratch: &Scratch, count: u32) -> Resul
     let tops = tops.get_mut(..count as usize).ok_or(libc::E2BIG)?;
     // SAFETY: as the caller's.
     unsafe {
-        let holder = mount(place, HOLDER_BYTES, u64::from(count) + HOLDER_FILES)?;
+        let holder = mount(place, OWN, HOLDER_BYTES, u64::from(count) + HOLDER_FILES)?;
         lead(holder, scratch.cache.as_ref())?;
         for (number, top) in (0..count).zip(tops.iter_mut()) {
             place.set(&scratch.path)?;
             place.enter(number)?;
-            *top = mount(place, scratch.bytes, scratch.files)?;
+            *top = mount(place, CLOSED, scratch.bytes, scratch.files)?;
         }
         place.set(&scratch.path)?;
         // By the call that a zygote's filter lets through.
@@ -92,9 +99,9 @@ unsafe fn make_folder(place: &Place) -> Result<(), c_int> {
 }
 
 /// Mounts a file system in memory at a place, which is made; gives its top.
-unsafe fn mount(place: &Place, bytes: u64, files: u64) -> Result<c_int, c_int> {
+unsafe fn mount(place: &Place, mode: &[u8], bytes: u64, files: u64) -> Result<c_int, c_int> {
     let mut options = [0_u8; OPTIONS_BYTES];
-    write_options(&mut options, bytes, files);
+    write_options(&mut options, mode, bytes, files);
     let kind = c"tmpfs".as_ptr();
     // SAFETY: C strings of this file, and buffers that end by a zero.
     unsafe {
@@ -105,10 +112,10 @@ unsafe fn mount(place: &Place, bytes: u64, files: u64) -> Result<c_int, c_int> {
     }
 }
 
-/// Everybody passes through; only who mounts it makes anything at its top. The rest of the buffer stays zero.
-fn write_options(place: &mut [u8; OPTIONS_BYTES], bytes: u64, files: u64) {
+/// The rest of the buffer stays zero.
+fn write_options(place: &mut [u8; OPTIONS_BYTES], mode: &[u8], bytes: u64, files: u64) {
     let mut length = 0;
-    for (name, number) in [(&b"mode=711,size="[..], bytes), (b",nr_inodes=", files)] {
+    for (name, number) in [(mode, bytes), (b",nr_inodes=", files)] {
         place[length..length + name.len()].copy_from_slice(name);
         length += name.len();
         length += write_number(&mut place[length..], number);
@@ -181,7 +188,7 @@ mod tests {
             (u64::MAX, u64::MAX, "mode=711,size=18446744073709551615,nr_inodes=18446744073709551615"),
         ] {
             let mut place = [0; OPTIONS_BYTES];
-            write_options(&mut place, bytes, files);
+            write_options(&mut place, OWN, bytes, files);
             assert_eq!(CStr::from_bytes_until_nul(&place).unwrap().to_str().unwrap(), expected);
         }
     }

@@ -9,7 +9,7 @@ use crate::{
 const CALL_SHARE: u64 = 8;
 
 /// Folders and links of a call that the host, or its process, makes, and the top of a file system with what leads to a compile cache.
-const MADE_FILES: u64 = 6;
+const MADE_FILES: u64 = 7;
 
 const MIB: u64 = 1024 * 1024;
 

@@ -300,10 +300,8 @@ impl Zygotes {
                 Ok(nest) => {
                     nest.touch();
                     match nest.stock.take().await {
-                        // As many of its calls as it has room for are there.
-                        Err(_) if !nest.makings.runs.has_room() => {
-                            base.makings.fork(spec.readable_tree()).await
-                        }
+                        // As many of its calls as it has room for are there, or it has just ended.
+                        Err(_) => base.makings.fork(spec.readable_tree()).await,
                         taken => taken,
                     }
                 }
@@ -433,7 +431,7 @@ impl Zygotes {
         };
         let began = Instant::now();
         let mut client = Client::boot(&*self.spawner, command).await.map_err(|error| error.to_string())?;
-        let runs = settle_runs(runs, breed, &mut client).await?;
+        let runs = settle_runs(runs, breed, &mut client)?;
         client.limit(breed.limits).await.map_err(|error| error.to_string())?;
         tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
         let held = held_by(&client).await;
@@ -477,7 +475,7 @@ impl Zygotes {
             let group = shield.group().await?;
             let refused = match base.client.fork_zygote(plan.as_deref(), group, &payload).await {
                 Ok(mut client) => {
-                    let runs = settle_runs(runs, &spec.breed, &mut client).await?;
+                    let runs = settle_runs(runs, &spec.breed, &mut client)?;
                     client.limit(spec.breed.limits).await.map_err(|error| error.to_string())?;
                     tracing::debug!(
                         target: NATIVE,
@@ -768,13 +766,11 @@ impl Zygotes {
 }
 
 /// Where the run folders of a zygote's workers are: what is mounted there, where they are in memory.
-async fn settle_runs(runs: Runs, breed: &Breed, client: &mut Client) -> Result<Runs, String> {
+fn settle_runs(runs: Runs, breed: &Breed, client: &mut Client) -> Result<Runs, String> {
     if !breed.shield.zygotes_have_run_folders() {
         return Ok(runs);
     }
-    let tops = client.take_shown();
-    let settled = tokio::task::spawn_blocking(move || runs.in_memory(tops)).await;
-    settled.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    runs.in_memory(client.take_shown()).map_err(|error| error.to_string())
 }
 
 /// What a zygote holds that has just booted, bytes; 0 where that cannot be found out.

@@ -21,7 +21,7 @@ const QUEUE_JOBS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) dir: PathBuf,
-    /// What is emptied instead, where the folder is one in a zygote only; it is let go of after that.
+    /// What it is in, where that is in a zygote only; it is let go of after that.
     #[cfg(target_os = "linux")]
     pub(super) slot: Option<Slot>,
     /// Let go of only once the folder is gone, so that no sweeper meets it half removed.
@@ -52,7 +52,7 @@ impl Job {
                 target: "native-sandbox-executor",
                 dir = %self.dir.display(),
                 error = %error,
-                "Failed to remove a folder; the next start of a server removes it"
+                "Failed to remove a folder; it is tried again, by the next start of a server at the latest"
             );
         }
         drop(self.lock);

@@ -12,10 +12,21 @@ const REFILLED_PAUSE: Duration = Duration::from_millis(2);
 /// Folders without permissions are opened up. Somebody who keeps creating files is outrun or, after a bounded
 /// number of tries, reported as `DirectoryNotEmpty`.
 pub fn remove_dir(path: &Path) -> io::Result<()> {
+    outrun(|| empty(path), || fs::remove_dir(path))
+}
+
+/// The same for what is called `name` in the folder of a descriptor.
+#[cfg(target_os = "linux")]
+pub(super) fn remove_below(at: std::os::fd::BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    use rustix::fs::{AtFlags, unlinkat};
+    outrun(|| unix::empty_at(at, name), || Ok(unlinkat(at, name, AtFlags::REMOVEDIR)?))
+}
+
+fn outrun(empty: impl Fn() -> io::Result<bool>, remove: impl Fn() -> io::Result<()>) -> io::Result<()> {
     let mut refilled = 0;
     loop {
-        let moved = empty(path)?;
-        match fs::remove_dir(path) {
+        let moved = empty()?;
+        match remove() {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(error),
@@ -29,8 +40,6 @@ pub fn remove_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-#[cfg(target_os = "linux")]
-pub(super) use unix::clear;
 #[cfg(unix)]
 use unix::empty;
 
@@ -56,11 +65,16 @@ mod unix {
 
     /// One pass. Says whether deep folders were moved to the top: then another pass has to follow.
     pub(super) fn empty(path: &Path) -> io::Result<bool> {
-        let top = match open_folder(CWD, path) {
+        empty_at(CWD, path)
+    }
+
+    /// The same below a descriptor.
+    pub(super) fn empty_at(at: BorrowedFd<'_>, path: impl Arg + Copy) -> io::Result<bool> {
+        let top = match open_folder(at, path) {
             Ok(top) => top,
             Err(Errno::NOENT) => return Ok(false),
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                std::fs::remove_file(path)?;
+                unlinkat(at, path, AtFlags::empty())?;
                 return Ok(false);
             }
             Err(error) => return Err(error.into()),
@@ -68,20 +82,6 @@ mod unix {
         let mut pass = Pass { top: top.as_fd(), moved: 0 };
         pass.empty(Dir::read_from(&top)?, 0)?;
         Ok(pass.moved > 0)
-    }
-
-    /// Removes everything in a folder. Nobody may add to it meanwhile.
-    #[cfg(target_os = "linux")]
-    pub(in super::super) fn clear(folder: BorrowedFd<'_>) -> io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        loop {
-            let top = openat(folder, c".", flags, Mode::empty())?;
-            let mut pass = Pass { top: top.as_fd(), moved: 0 };
-            pass.empty(Dir::read_from(&top)?, 0)?;
-            if pass.moved == 0 {
-                return Ok(());
-            }
-        }
     }
 
     struct Pass<'a> {

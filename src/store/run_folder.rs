@@ -97,12 +97,12 @@ impl Runs {
         })
     }
 
-    /// The same place, where a zygote has mounted file systems for its workers, which are emptied. `tops` are descriptors of those,
-    /// from before the zygote loaded anything; none where each worker mounts its own. Blocks.
+    /// The same place, where a zygote has mounted file systems for its workers. `tops` are descriptors of those,
+    /// from before the zygote loaded anything; none where each worker mounts its own.
     #[cfg(target_os = "linux")]
     pub fn in_memory(&self, tops: Vec<std::os::fd::OwnedFd>) -> Result<Self, StoreError> {
         let Place { dir, shared, .. } = &*self.place;
-        let slots = Slots::new(tops).map_err(StoreError::io("empty the run folders at", dir))?;
+        let slots = Slots::new(tops).map_err(StoreError::io("open the run folders at", dir))?;
         Ok(Self {
             place: Arc::new(Place {
                 dir: dir.clone(),
@@ -112,12 +112,6 @@ impl Runs {
                 shared: Arc::clone(shared),
             }),
         })
-    }
-
-    /// Whether one more run folder can be made.
-    #[cfg(target_os = "linux")]
-    pub fn has_room(&self) -> bool {
-        self.place.slots.as_ref().is_none_or(|slots| slots.has_room())
     }
 
     /// The folder.
@@ -154,7 +148,7 @@ impl Runs {
         }
     }
 
-    /// Makes a run folder: six system calls or fewer. `node_modules` is where it leads to packages, if to any; `owner` is the user who
+    /// Makes a run folder: six system calls, or nine in memory. `node_modules` is where it leads to packages, if to any; `owner` is the user who
     /// works in it, if that is not the host's.
     pub fn create(&self, node_modules: Option<&Path>, owner: Option<u32>) -> Result<RunFolder, StoreError> {
         let Place { dir: parent, shared, .. } = &*self.place;
@@ -190,13 +184,10 @@ impl Runs {
         owner: Option<u32>,
     ) -> Result<RunFolder, StoreError> {
         let parent = &self.place.dir;
-        let Some(slot) = slots.lease() else {
-            let slots = Arc::clone(slots);
-            self.place.shared.janitor.run(move || slots.look_again());
-            let busy = io::Error::from(io::ErrorKind::ResourceBusy);
-            return Err(StoreError::io("find room for a run folder at", parent)(busy));
-        };
-        let mut folder = self.folder(parent.join(slot.name()), owner);
+        let busy =
+            || StoreError::io("find room for a run folder at", parent)(io::ErrorKind::ResourceBusy.into());
+        let slot = slots.lease(unique_name()?).ok_or_else(busy)?;
+        let mut folder = self.folder(parent.join(slot.path()), owner);
         let made = slot.create(node_modules, owner);
         // From here on a failure removes what was made.
         folder.slot = Some(slot);

@@ -2,20 +2,21 @@
 //! has, so that what one writes takes no room of another's. They are reached by a descriptor of their top, and go with the last
 //! of those who have them mounted or a descriptor of them.
 //!
-//! At the top only the host makes anything, but for what packages left while they were loaded, which is removed before the first
-//! run folder is made. What is below is others': no link is followed, each step is one name.
+//! At the top only the host makes anything, and nobody else can list it; what is there has a name that cannot be guessed: workers of one
+//! tree are one user, and the kernel lets that look at, and change the mode of, what it can name. Below a run folder it is
+//! others': no link is followed, each step is one name.
 
 use std::{
+    collections::VecDeque,
     io,
-    os::fd::{AsFd, OwnedFd},
-    path::Path,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chownat, fstatvfs, mkdirat, openat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, Uid, chmod, chownat, fstatvfs, mkdirat, openat, symlinkat, unlinkat,
+};
 
 use super::remove;
 
@@ -23,14 +24,14 @@ use super::remove;
 const PARTS: [&str; 2] = ["work", "tmp"];
 const PACKAGES: &str = "node_modules";
 
+const PASSED_THROUGH: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// Such a file system.
 #[derive(Debug)]
 pub(super) struct Tmpfs {
     top: OwnedFd,
 }
-
-/// What is in use of it: bytes; files, folders and links, its top among them.
-type InUse = (u64, u64);
 
 impl Tmpfs {
     /// From a descriptor of its top.
@@ -38,138 +39,124 @@ impl Tmpfs {
         Self { top }
     }
 
-    /// Makes a run folder of it; what was made before a failure stays.
-    fn create(&self, packages: Option<&Path>, owner: Option<u32>) -> io::Result<()> {
+    /// Makes a run folder; what was made before a failure stays.
+    fn create(&self, name: &str, packages: Option<&Path>, owner: Option<u32>) -> io::Result<()> {
+        // Another user passes through it, and has what is below.
+        let outer = if owner.is_some() { Mode::from_bits_retain(0o711) } else { Mode::RWXU };
+        mkdirat(&self.top, name, outer)?;
+        let folder = openat(&self.top, name, PASSED_THROUGH, Mode::empty())?;
         for part in PARTS {
-            mkdirat(&self.top, part, Mode::RWXU)?;
+            mkdirat(&folder, part, Mode::RWXU)?;
             if let Some(owner) = owner {
                 let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
-                chownat(&self.top, part, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+                chownat(&folder, part, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
             }
         }
         if let Some(packages) = packages {
-            symlinkat(packages, &self.top, PACKAGES)?;
+            symlinkat(packages, &folder, PACKAGES)?;
         }
         Ok(())
     }
 
-    /// Removes everything in it. Blocks.
-    fn clear(&self) -> io::Result<()> {
+    /// Removes a run folder and all in it; what is gone already is fine. Blocks.
+    fn remove(&self, name: &str) -> io::Result<()> {
         // Most calls write nothing: then nothing has to be looked at.
-        for (part, flags) in
-            PARTS.map(|part| (part, AtFlags::REMOVEDIR)).iter().chain([&(PACKAGES, AtFlags::empty())])
-        {
-            // What stays is the business of the removal below.
-            let _ = unlinkat(&self.top, *part, *flags);
+        if let Ok(folder) = openat(&self.top, name, PASSED_THROUGH, Mode::empty()) {
+            for (part, flags) in
+                PARTS.map(|part| (part, AtFlags::REMOVEDIR)).iter().chain([&(PACKAGES, AtFlags::empty())])
+            {
+                // What stays is the business of the removal below.
+                let _ = unlinkat(&folder, *part, *flags);
+            }
+            if unlinkat(&self.top, name, AtFlags::REMOVEDIR).is_ok() {
+                return Ok(());
+            }
         }
-        if self.in_use()? == EMPTY { Ok(()) } else { remove::clear(self.top.as_fd()) }
+        remove::remove_below(self.top.as_fd(), name)
     }
 
-    /// The temp folder of a run folder, to be read.
+    /// The temp folder of what is a run folder itself, to be read.
     pub(super) fn temp_folder(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.top, PARTS[1], flags, Mode::empty())?)
     }
 
-    /// One system call.
-    fn in_use(&self) -> io::Result<InUse> {
-        let found = fstatvfs(&self.top)?;
-        let blocks = found.f_blocks.saturating_sub(found.f_bfree);
-        let files = found.f_files.saturating_sub(found.f_ffree);
-        Ok((blocks.saturating_mul(found.f_frsize), files))
+    /// Lets its owner make folders at the top, where nobody could while packages were loaded.
+    fn open(&self) -> io::Result<()> {
+        // No `fchmod` on such descriptors; their link in `/proc` leads to exactly what is open.
+        let top = format!("/proc/self/fd/{}", self.top.as_raw_fd());
+        Ok(chmod(top, Mode::WUSR | Mode::XUSR | Mode::XGRP | Mode::XOTH)?)
+    }
+
+    /// Whether there is nothing in it, nor anybody who still holds what was. One system call.
+    fn is_empty(&self) -> bool {
+        fstatvfs(&self.top).is_ok_and(|found| {
+            found.f_blocks == found.f_bfree && found.f_files.saturating_sub(found.f_ffree) == 1
+        })
     }
 }
-
-/// In use of one that has its top and nothing else.
-const EMPTY: InUse = (0, 1);
 
 /// Those that a zygote has mounted, by their number.
 #[derive(Debug)]
 pub(super) struct Slots {
     all: Vec<Tmpfs>,
-    lists: Mutex<Lists>,
+    /// Nobody's, that of the longest ago first: what held something in it may have ended meanwhile. The kernel lets go of the rules of
+    /// a process that has ended some time later, and of the folders in them.
+    idle: Mutex<VecDeque<usize>>,
 }
 
-#[derive(Debug, Default)]
-struct Lists {
-    /// Empty, and nobody's.
-    free: Vec<usize>,
-    /// Nobody's, but somebody still holds what was in it.
-    unclean: Vec<usize>,
-}
-
-/// One that is somebody's, until this is dropped.
+/// One that is somebody's, until this is dropped, with the name of the run folder in it.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Arc<Slots>,
     number: usize,
-    is_clean: AtomicBool,
+    name: String,
 }
 
 impl Slots {
-    /// From descriptors of their tops, in the order of their numbers; what is in them is removed. Blocks.
+    /// From descriptors of their tops, in the order of their numbers.
     pub(super) fn new(tops: Vec<OwnedFd>) -> io::Result<Self> {
         let all: Vec<_> = tops.into_iter().map(Tmpfs::new).collect();
         for tmpfs in &all {
-            tmpfs.clear()?;
+            tmpfs.open()?;
         }
-        let free = (0..all.len()).rev().collect();
-        Ok(Self { all, lists: Mutex::new(Lists { free, unclean: Vec::new() }) })
+        let idle = (0..all.len()).collect();
+        Ok(Self { all, idle: Mutex::new(idle) })
     }
 
-    /// An empty one, or `None`: then all are in use.
-    pub(super) fn lease(self: &Arc<Self>) -> Option<Slot> {
-        let number = self.lists().free.pop()?;
-        Some(Slot { slots: Arc::clone(self), number, is_clean: AtomicBool::new(true) })
+    /// An empty one, for a run folder of this name; `None` if there is none. A system call for each that is looked at, mostly one.
+    pub(super) fn lease(self: &Arc<Self>, name: String) -> Option<Slot> {
+        let mut idle = self.idle();
+        let at = idle.iter().position(|number| self.all[*number].is_empty())?;
+        let number = idle.remove(at)?;
+        Some(Slot { slots: Arc::clone(self), number, name })
     }
 
-    /// Whether there is an empty one.
-    pub(super) fn has_room(&self) -> bool {
-        !self.lists().free.is_empty()
-    }
-
-    /// Looks once more at those that were not empty when their calls were over. Blocks.
-    pub(super) fn look_again(&self) {
-        let unclean = std::mem::take(&mut self.lists().unclean);
-        for number in unclean {
-            self.give_back(number, self.all[number].clear().is_ok());
-        }
-    }
-
-    fn give_back(&self, number: usize, is_cleared: bool) {
-        let is_empty = is_cleared && self.all[number].in_use().is_ok_and(|found| found == EMPTY);
-        let mut lists = self.lists();
-        if is_empty { lists.free.push(number) } else { lists.unclean.push(number) }
-    }
-
-    fn lists(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> MutexGuard<'_, VecDeque<usize>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Slot {
-    /// Its folder's name.
-    pub(super) fn name(&self) -> String {
-        self.number.to_string()
+    /// Where the run folder is, in the folder that holds all.
+    pub(super) fn path(&self) -> PathBuf {
+        Path::new(&self.number.to_string()).join(&self.name)
     }
 
-    /// Makes a run folder of it; what was made before a failure stays until it is cleared.
+    /// Makes the run folder; what was made before a failure stays.
     pub(super) fn create(&self, packages: Option<&Path>, owner: Option<u32>) -> io::Result<()> {
-        self.is_clean.store(false, Ordering::Relaxed);
-        self.slots.all[self.number].create(packages, owner)
+        self.slots.all[self.number].create(&self.name, packages, owner)
     }
 
-    /// Removes everything in it. Blocks.
+    /// Removes the run folder. Blocks.
     pub(super) fn clear(&self) -> io::Result<()> {
-        self.slots.all[self.number].clear()?;
-        self.is_clean.store(true, Ordering::Relaxed);
-        Ok(())
+        self.slots.all[self.number].remove(&self.name)
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.give_back(self.number, *self.is_clean.get_mut());
+        self.slots.idle().push_back(self.number);
     }
 }
 
@@ -179,33 +166,24 @@ mod tests {
 
     use super::*;
 
-    fn open(dir: &Path) -> OwnedFd {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::open(dir, flags, Mode::empty()).unwrap()
-    }
-
-    /// Any folder will do for what is done below a descriptor; only a file system of its own tells that it is empty.
     fn tmpfs(dir: &Path) -> Tmpfs {
-        Tmpfs::new(open(dir))
+        Tmpfs::new(rustix::fs::open(dir, PASSED_THROUGH, Mode::empty()).unwrap())
     }
 
     #[test]
     fn a_run_folder_is_made_and_removed_below_the_descriptor() {
         let dir = tempfile::tempdir().unwrap();
-        let before = fs::metadata(dir.path()).unwrap().permissions();
         let tmpfs = tmpfs(dir.path());
-        tmpfs.create(Some(Path::new("/packages")), None).unwrap();
-        assert_eq!(fs::read_link(dir.path().join(PACKAGES)).unwrap(), Path::new("/packages"));
-        for part in PARTS {
-            let mode = fs::metadata(dir.path().join(part)).unwrap().permissions().mode();
-            assert_eq!(mode & 0o777, 0o700);
+        tmpfs.create("one", Some(Path::new("/packages")), None).unwrap();
+        let run = dir.path().join("one");
+        assert_eq!(fs::read_link(run.join(PACKAGES)).unwrap(), Path::new("/packages"));
+        for part in [run.clone(), run.join("work"), run.join("tmp")] {
+            assert_eq!(fs::metadata(part).unwrap().permissions().mode() & 0o777, 0o700);
         }
-        assert!(tmpfs.create(None, None).is_err(), "never one that is there");
-        tmpfs.temp_folder().unwrap();
-        tmpfs.clear().unwrap();
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        assert_eq!(fs::metadata(dir.path()).unwrap().permissions(), before);
-        tmpfs.clear().unwrap();
+        assert!(tmpfs.create("one", None, None).is_err(), "never one that is there");
+        tmpfs.remove("one").unwrap();
+        assert!(!run.exists());
+        tmpfs.remove("one").unwrap();
     }
 
     #[test]
@@ -216,41 +194,48 @@ mod tests {
         fs::create_dir(outside.path().join("tmp")).unwrap();
         let tmpfs = tmpfs(dir.path());
         let link = |target: &Path, at: &str| std::os::unix::fs::symlink(target, dir.path().join(at)).unwrap();
-        // At the top, one of its folders, and something in one.
+        // The run folder itself, one of its folders, and something in one.
         link(outside.path(), "planted");
-        tmpfs.create(None, None).unwrap();
-        fs::remove_dir(dir.path().join("tmp")).unwrap();
-        link(&outside.path().join("tmp"), "tmp");
-        link(&kept, "work/link");
-        fs::create_dir_all(dir.path().join("work/closed/deep")).unwrap();
-        fs::set_permissions(dir.path().join("work/closed"), fs::Permissions::from_mode(0o000)).unwrap();
-        assert!(tmpfs.temp_folder().is_err());
-        tmpfs.clear().unwrap();
+        tmpfs.create("one", None, None).unwrap();
+        fs::remove_dir(dir.path().join("one/tmp")).unwrap();
+        link(outside.path(), "one/tmp");
+        link(&kept, "one/work/link");
+        fs::create_dir_all(dir.path().join("one/work/closed/deep")).unwrap();
+        fs::set_permissions(dir.path().join("one/work/closed"), fs::Permissions::from_mode(0o000)).unwrap();
+        assert!(tmpfs.create("planted", None, None).is_err());
+        for name in ["planted", "one"] {
+            tmpfs.remove(name).unwrap();
+        }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(kept.join("inner").exists() && outside.path().join("tmp").exists());
-    }
-
-    /// Slots of file systems that are never empty, as they are the machine's; these were found to be.
-    fn slots(dirs: &[tempfile::TempDir]) -> Arc<Slots> {
-        Arc::new(Slots::new(dirs.iter().map(|dir| open(dir.path())).collect()).unwrap())
+        // Nor is one followed to what a process left.
+        link(outside.path(), "tmp");
+        assert!(tmpfs.temp_folder().is_err());
     }
 
     #[test]
-    fn a_slot_is_one_callers_and_one_that_is_not_empty_is_nobodys() {
+    fn the_top_is_made_to_only_by_its_owner_and_listed_by_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        tmpfs(dir.path()).open().unwrap();
+        assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777, 0o311);
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_empty_is_leased_to_nobody() {
+        // On the machine's own file system, where there always is something.
         let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let slots = slots(&dirs);
-        let (first, second) = (slots.lease().unwrap(), slots.lease().unwrap());
-        assert_eq!((first.name(), second.name()), ("0".to_owned(), "1".to_owned()));
-        assert!(slots.lease().is_none() && !slots.has_room());
-        first.create(None, None).unwrap();
-        assert!(dirs[0].path().join("work").exists() && !dirs[1].path().join("work").exists());
-        first.clear().unwrap();
-        assert!(!dirs[0].path().join("work").exists());
-        // The machine's file systems hold more than this slot: as if somebody still had what was in it.
-        drop((first, second));
-        assert!(!slots.has_room());
-        slots.look_again();
-        let lists = slots.lists();
-        assert_eq!((lists.free.len(), lists.unclean.len()), (0, 2));
+        let all = dirs.iter().map(|dir| tmpfs(dir.path())).collect();
+        let slots = Arc::new(Slots { all, idle: Mutex::new([0, 1].into()) });
+        assert!(slots.lease("one".to_owned()).is_none());
+        assert_eq!(slots.idle().len(), 2);
+        let slot = Slot { slots: Arc::clone(&slots), number: 1, name: "one".to_owned() };
+        assert_eq!(slot.path(), Path::new("1/one"));
+        slot.create(None, None).unwrap();
+        assert!(dirs[1].path().join("one/work").exists() && !dirs[0].path().join("one").exists());
+        slot.clear().unwrap();
+        assert!(!dirs[1].path().join("one").exists());
+        drop(slot);
+        assert_eq!(*slots.idle(), [0, 1, 1], "the longest idle is looked at first");
     }
 }

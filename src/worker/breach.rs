@@ -207,10 +207,13 @@ fn limit_of_one(thrown: &Thrown<'_>, limits: &CallLimits, room_is_limited: bool)
         return Some((Code::MemoryLimit, native_words(limits)));
     }
     let fields: Fields = serde_json::from_str(thrown.fields?.get()).ok()?;
-    let is_spawn = fields.syscall.is_some_and(|call| call.starts_with("spawn"));
+    let is_spawn = fields.syscall.as_deref().is_some_and(|call| call.starts_with("spawn"));
     match fields.code.as_deref()? {
         "EFBIG" => Some((Code::DiskLimit, file_words(limits))),
-        "ENOSPC" if room_is_limited => Some((Code::DiskLimit, room_words(limits))),
+        // `fs.watch` is told so of want of another kind.
+        "ENOSPC" if room_is_limited && fields.syscall.as_deref() != Some("watch") => {
+            Some((Code::DiskLimit, room_words(limits)))
+        }
         "ENOMEM" | "ERR_WORKER_OUT_OF_MEMORY" => Some((Code::MemoryLimit, native_words(limits))),
         "EAGAIN" if is_spawn => Some((Code::ProcessLimit, process_words(limits))),
         "EMFILE" => Some((
@@ -366,7 +369,11 @@ mod tests {
                 "nativeMemoryMb",
             ),
             (r#"{"text":"","name":"Error","fields":{"code":"EFBIG"}}"#, Code::DiskLimit, "limit is 8 MB"),
-            (r#"{"text":"","name":"Error","fields":{"code":"ENOSPC"}}"#, Code::DiskLimit, "limit is 9 MB"),
+            (
+                r#"{"text":"","name":"Error","fields":{"code":"ENOSPC","syscall":"write"}}"#,
+                Code::DiskLimit,
+                "limit is 9 MB",
+            ),
             (
                 r#"{"text":"","cause":{"text":"","name":"E","fields":{"code":"EFBIG"}}}"#,
                 Code::DiskLimit,

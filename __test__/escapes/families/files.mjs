@@ -183,6 +183,30 @@ export default [
     escaped: ({ value }) => Array.isArray(value) && value.flat().length > 0 && 'the folders of other calls are listed',
   },
   {
+    id: 'files/sibling-guessed',
+    what: "finds another call's folder where its own is, by numbers and lists",
+    uses: ['sibling'],
+    attempt: (_world, { found }) => {
+      const { dirname } = require('node:path');
+      const own = process.cwd();
+      return found(dirname(own), own).concat(
+        found(dirname(dirname(own)), own),
+        found(dirname(dirname(dirname(own))), own)
+      );
+    },
+    control: (_world, { found }) => {
+      const fs = require('node:fs');
+      const place = fs.mkdtempSync(`${require('node:os').tmpdir()}/guessed-`);
+      fs.mkdirSync(`${place}/17/work`, { recursive: true });
+      try {
+        return found(place, '');
+      } finally {
+        fs.rmSync(place, { recursive: true });
+      }
+    },
+    escaped: ({ value }) => value?.length > 0 && `it finds ${value.join(', ')}`,
+  },
+  {
     id: 'files/stranger-folder',
     what: "reads a call's folder of another tenant",
     uses: ['stranger'],

@@ -214,12 +214,17 @@ unsafe fn write_file(path: &CStr, text: &[u8]) -> Result<(), c_int> {
     }
 }
 
-/// What is not there to be dropped is fine, and so is not being allowed to: without `CAP_SETPCAP` a process has nothing
+/// What is not there to be dropped is fine - asked first, as each drop makes new credentials, and a zygote's child has few left to
+/// drop -, and so is not being allowed to: without `CAP_SETPCAP` a process has nothing
 /// that `no_new_privs` would not keep it from getting.
 unsafe fn drop_bounding(kept: u64) -> Result<(), c_int> {
     for capability in (0..CAPABILITIES_END).filter(|number| kept & (1 << number) == 0) {
-        // SAFETY: takes no memory.
-        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } == 0 {
+        // SAFETY: take no memory.
+        let gone = unsafe {
+            libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) == 0
+                || libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) == 0
+        };
+        if gone {
             continue;
         }
         // SAFETY: as above.

@@ -199,9 +199,10 @@ mod tests {
         tmpfs.create("one", None, None).unwrap();
         fs::remove_dir(dir.path().join("one/tmp")).unwrap();
         link(outside.path(), "one/tmp");
-        link(&kept, "one/work/link");
-        fs::create_dir_all(dir.path().join("one/work/closed/deep")).unwrap();
-        fs::set_permissions(dir.path().join("one/work/closed"), fs::Permissions::from_mode(0o000)).unwrap();
+        let work = dir.path().join("one").join("work");
+        std::os::unix::fs::symlink(&kept, work.join("link")).unwrap();
+        fs::create_dir_all(work.join("closed/deep")).unwrap();
+        fs::set_permissions(work.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
         assert!(tmpfs.create("planted", None, None).is_err());
         for name in ["planted", "one"] {
             tmpfs.remove(name).unwrap();

@@ -79,7 +79,7 @@ for (const start of RUNGS) {
     for (const runFolders of ['auto', 'disk']) {
       const found = await call({ start, runFolders, diskMb: 32 }, PLACES);
       assert.ok(found.cwd.startsWith(join(tmp, 'native-sandbox-executor-')), found.cwd);
-      assert.match(found.cwd, /\/hosts\/[^/]+\/runs(\/[0-9a-f]+)*\/work$/);
+      assert.match(found.cwd, /\/hosts\/[^/]+\/runs(\/\d+)?\/[0-9a-f]{32}\/work$/);
       assert.equal(found.tmp, join(dirname(found.cwd), 'tmp'));
       assert.deepEqual([found.own, found.home, found.mode, found.owner], [found.cwd, found.cwd, 0o700, true]);
       if (!layer.inForce || runFolders === 'disk') continue;

@@ -48,8 +48,9 @@ impl Plan {
                     bytes.push(1);
                     put_count(&mut bytes, *count as usize, MAX_SLOTS as usize)?;
                 }
-                Contents::RunFolder { packages, is_shown } => {
+                Contents::RunFolder { name, packages, is_shown } => {
                     bytes.extend([2, u8::from(*is_shown)]);
+                    put_text(&mut bytes, name.to_bytes())?;
                     put_text(&mut bytes, packages.as_ref().map_or(&b""[..], |packages| packages.to_bytes()))?;
                 }
             }
@@ -193,9 +194,9 @@ impl<'a> Reader<'a> {
             0 => Contents::Later,
             1 => Contents::Slots(Some(self.u32()?).filter(|count| *count <= MAX_SLOTS).ok_or(Malformed)?),
             2 => {
-                let is_shown = self.flag()?;
+                let (is_shown, name) = (self.flag()?, self.text()?);
                 let packages = Some(self.text()?).filter(|packages| !packages.is_empty());
-                Contents::RunFolder { packages, is_shown }
+                Contents::RunFolder { name, packages, is_shown }
             }
             _ => return Err(Malformed),
         };
@@ -237,7 +238,11 @@ mod tests {
                 path: c"/tmp/runs".into(),
                 bytes: 1 << 40,
                 files: 9,
-                contents: Contents::RunFolder { packages: Some(c"/tmp/tree".into()), is_shown: true },
+                contents: Contents::RunFolder {
+                    name: c"a".into(),
+                    packages: Some(c"/tmp/tree".into()),
+                    is_shown: true,
+                },
                 cache: Some(CacheLink {
                     folder: c"cache".into(),
                     name: c"v22-0".into(),
@@ -267,7 +272,7 @@ mod tests {
             let scratch = Scratch { path: c"/".into(), bytes: 1, files: 2, contents, cache: None };
             Plan { scratch: Some(scratch), ..Plan::default() }
         };
-        let own = Contents::RunFolder { packages: None, is_shown: false };
+        let own = Contents::RunFolder { name: c"a".into(), packages: None, is_shown: false };
         let others = [Contents::Later, Contents::Slots(MAX_SLOTS), own].map(with);
         for plan in [Plan::default(), full()].into_iter().chain(others) {
             assert_eq!(Plan::decode(&plan.encode().unwrap()), Ok(plan));

@@ -40,11 +40,11 @@ pub struct Scratch {
     pub files: u64,
     /// What is in it, and who makes that.
     pub contents: Contents,
-    /// A way to what others keep, at its top.
+    /// A way to what others keep: at its top, or in the process's run folder.
     pub cache: Option<CacheLink>,
 }
 
-/// A folder at the top of a [`Scratch`] with nothing in it but a link. It belongs to whoever mounts that.
+/// A folder in a [`Scratch`] with nothing in it but a link. It belongs to whoever mounts that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CacheLink {
     /// The folder's name.
@@ -63,9 +63,11 @@ pub enum Contents {
     /// In folders called 0, 1 and so on, as many such file systems as this says: one for each run folder that the host makes. It is
     /// sent them in that order, as [`SCRATCH_WORD`] tells.
     Slots(u32),
-    /// The process's own run folder: `work` and `tmp`, which belong to the plan's user, and `node_modules`, a link to this place if to
+    /// The process's own run folder, with `work` and `tmp`, which belong to the plan's user, and `node_modules`, a link to this place if to
     /// any. The process makes it itself.
     RunFolder {
+        /// Its name.
+        name: CString,
         /// Where the packages are.
         packages: Option<CString>,
         /// Whether the host is sent it, as [`SCRATCH_WORD`] tells: to see what is left in it.

@@ -25,6 +25,9 @@ const CLOSED: &[u8] = b"mode=111,size=";
 const HOLDER_BYTES: u64 = 4096;
 const HOLDER_FILES: u64 = 8;
 
+/// How folders are opened that others are made in.
+const PASSED_THROUGH: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+
 /// Nobody gains anything by what is in them.
 const MOUNT_FLAGS: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV;
 
@@ -53,10 +56,14 @@ pub(crate) unsafe fn bring_scratch(root: &CStr, scratch: &Scratch, owner: Option
         let done = match &scratch.contents {
             Contents::Later => make_folder(&place),
             Contents::Slots(count) => bring_slots(&mut place, scratch, *count),
-            Contents::RunFolder { packages, is_shown } => {
+            Contents::RunFolder { name, packages, is_shown } => {
                 let top = mount(&place, OWN, scratch.bytes, scratch.files)?;
-                lead(top, scratch.cache.as_ref())?;
-                fill(top, packages.as_deref(), owner)?;
+                check(libc::mkdirat(top, name.as_ptr(), 0o711))?;
+                let folder = libc::openat(top, name.as_ptr(), PASSED_THROUGH);
+                check(folder)?;
+                lead(folder, scratch.cache.as_ref())?;
+                fill(folder, packages.as_deref(), owner)?;
+                libc::close(folder);
                 let told = if *is_shown { send(&[top]) } else { Ok(()) };
                 libc::close(top);
                 told
@@ -107,8 +114,7 @@ unsafe fn mount(place: &Place, mode: &[u8], bytes: u64, files: u64) -> Result<c_
     unsafe {
         make_folder(place)?;
         check(libc::mount(kind, place.pointer(), kind, MOUNT_FLAGS, options.as_ptr().cast()))?;
-        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        check_long(libc::open(place.pointer(), flags).into())
+        check_long(libc::open(place.pointer(), PASSED_THROUGH).into())
     }
 }
 
@@ -145,8 +151,7 @@ unsafe fn lead(folder: c_int, cache: Option<&CacheLink>) -> Result<(), c_int> {
     // SAFETY: system calls on C strings and a descriptor of the caller's, and on one of this function's own.
     unsafe {
         check(libc::mkdirat(folder, cache.folder.as_ptr(), 0o755))?;
-        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        let inner = libc::openat(folder, cache.folder.as_ptr(), flags);
+        let inner = libc::openat(folder, cache.folder.as_ptr(), PASSED_THROUGH);
         check(inner)?;
         let made = check(libc::symlinkat(cache.target.as_ptr(), inner, cache.name.as_ptr()));
         libc::close(inner);

@@ -208,10 +208,9 @@ impl Policy {
     /// A worker that the launcher starts. `tree` is the one it may read, if the call has dependencies.
     pub fn worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
         let plan = self.of_worker(Born::Launched, user, run, tree);
-        let scratch = self.quota_of_workers().map(|quota| {
-            let contents = Contents::RunFolder { packages: packages(tree), is_shown: false };
-            scratch(run.dir, quota, contents, run.cache)
-        });
+        let scratch = self
+            .quota_of_workers()
+            .map(|quota| scratch(&self.places.runs, quota, run_folder(run.dir, tree, false), run.cache));
         Plan { scratch, ..plan }
     }
 
@@ -221,10 +220,9 @@ impl Policy {
         if by == Zygote::OfTree || !self.has_worker_pids() {
             return plan;
         }
-        let scratch = self.quota_of_zygotes().map(|quota| {
-            let contents = Contents::RunFolder { packages: packages(tree), is_shown: false };
-            scratch(run.dir, quota, contents, None)
-        });
+        let scratch = self
+            .quota_of_zygotes()
+            .map(|quota| scratch(&self.places.runs, quota, run_folder(run.dir, tree, false), None));
         // Its number in a `/proc` is not that of its zygote's namespace.
         Plan { born_nested: true, namespaces: MOUNT_NAMESPACE, scratch, ..plan }
     }
@@ -314,7 +312,7 @@ impl Policy {
     pub fn compiling_zygote(&self, user: Option<u32>, tree: &Path, run: &Path) -> Plan {
         let scratch = self
             .quota_of_zygotes()
-            .map(|quota| scratch(run, quota, Contents::RunFolder { packages: None, is_shown: true }, None));
+            .map(|quota| scratch(&self.places.runs, quota, run_folder(run, None, true), None));
         Plan { scratch, ..self.dependent_zygote(user, tree, run, None) }
     }
 
@@ -482,9 +480,10 @@ fn needed(path: &Path, access: Access) -> Rule {
     Rule { needed: true, ..optional(path, access) }
 }
 
-/// Where the packages of a tree are.
-fn packages(tree: Option<&Path>) -> Option<CString> {
-    tree.map(|tree| text(&tree.join("node_modules")))
+/// One that its process makes.
+fn run_folder(dir: &Path, tree: Option<&Path>, is_shown: bool) -> Contents {
+    let name = text(Path::new(dir.file_name().unwrap_or_default()));
+    Contents::RunFolder { name, packages: tree.map(|tree| text(&tree.join("node_modules"))), is_shown }
 }
 
 fn scratch(path: &Path, quota: Quota, contents: Contents, cache: Option<&CacheLink>) -> Scratch {

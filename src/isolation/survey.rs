@@ -274,6 +274,8 @@ struct Folder {
     dir: PathBuf,
     canary: PathBuf,
     own: PathBuf,
+    /// In it.
+    run: PathBuf,
     root: PathBuf,
 }
 
@@ -283,6 +285,7 @@ impl Folder {
         let folder = Self {
             canary: dir.path().join("canary"),
             own: dir.path().join("own"),
+            run: dir.path().join("own").join("run"),
             root: dir.path().join("root"),
             dir: dir.keep(),
         };
@@ -290,6 +293,8 @@ impl Folder {
         fs::write(&folder.canary, "readable")?;
         fs::set_permissions(&folder.canary, fs::Permissions::from_mode(0o644))?;
         fs::create_dir(&folder.own)?;
+        fs::create_dir(&folder.run)?;
+        open_to_all(&folder.run)?;
         for part in folder.parts() {
             fs::create_dir(&part)?;
             open_to_all(&part)?;
@@ -300,11 +305,11 @@ impl Folder {
 
     /// What a run folder has, and is made again where that is in memory.
     fn parts(&self) -> [PathBuf; 2] {
-        ["work", "tmp"].map(|part| self.own.join(part))
+        ["work", "tmp"].map(|part| self.run.join(part))
     }
 
     fn run<'a>(&'a self, [work, tmp]: &'a [PathBuf; 2]) -> Run<'a> {
-        Run { dir: &self.own, own: [work, tmp], cache: None }
+        Run { dir: &self.run, own: [work, tmp], cache: None }
     }
 
     fn trial(&self, worker: Option<Vec<u8>>) -> Trial {

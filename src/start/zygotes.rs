@@ -171,8 +171,9 @@ impl Makings {
         let run = if by == Zygote::Base && shield.forked_workers_make_run_folders() {
             self.runs.own(owner)
         } else {
-            self.runs.create(modules.as_deref(), owner).map_err(|error| failed(error.to_string()))?
+            self.runs.create(modules.as_deref(), owner)
         };
+        let run = run.map_err(|error| failed(error.to_string()))?;
         let plan = shield.forked_worker(new_user, &run, tree, by);
         let group = shield.group().await.map_err(failed)?;
         let started = self.client.fork_worker(plan.as_deref(), group).await;
@@ -647,11 +648,9 @@ impl Zygotes {
             let shield = &spec.breed.shield;
             let user = shield.draw_user().map_err(|error| error.to_string())?;
             let runs = &base.makings.runs;
-            let mut run = if shield.zygotes_have_run_folders() {
-                runs.own(user)
-            } else {
-                runs.create(None, user).map_err(|error| error.to_string())?
-            };
+            let in_memory = shield.zygotes_have_run_folders();
+            let run = if in_memory { runs.own(user) } else { runs.create(None, user) };
+            let mut run = run.map_err(|error| error.to_string())?;
             let dir = run.tmpdir().join(LEFT_FOLDER);
             let load = Load {
                 cwd: &spec.tree,

@@ -126,11 +126,11 @@ impl Runs {
         found.is_some_and(|metadata| Identity::of(&metadata) == *identity)
     }
 
-    /// One that its process makes, in place of the folder of all: nothing is there for the host. `owner` as in [`Self::create`].
-    pub fn own(&self, owner: Option<u32>) -> RunFolder {
-        let mut folder = self.folder(self.place.dir.clone(), owner);
+    /// One that its process makes: nothing is there for the host. `owner` as in [`Self::create`].
+    pub fn own(&self, owner: Option<u32>) -> Result<RunFolder, StoreError> {
+        let mut folder = self.folder(self.place.dir.join(unique_name()?), owner);
         folder.is_own = true;
-        folder
+        Ok(folder)
     }
 
     fn folder(&self, dir: PathBuf, owner: Option<u32>) -> RunFolder {
@@ -220,7 +220,7 @@ impl RunFolder {
         #[cfg(target_os = "linux")]
         if let Some(shown) = &self.shown {
             return compile_cache::open_left(
-                Some(&shown.temp_folder()?),
+                Some(&shown.temp_folder(self.dir.file_name().unwrap_or_default())?),
                 Path::new(compile_cache::LEFT_FOLDER),
             );
         }

@@ -8,6 +8,7 @@
 
 use std::{
     collections::VecDeque,
+    ffi::OsStr,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
@@ -75,10 +76,11 @@ impl Tmpfs {
         remove::remove_below(self.top.as_fd(), name)
     }
 
-    /// The temp folder of what is a run folder itself, to be read.
-    pub(super) fn temp_folder(&self) -> io::Result<OwnedFd> {
+    /// The temp folder of a run folder, to be read.
+    pub(super) fn temp_folder(&self, name: &OsStr) -> io::Result<OwnedFd> {
+        let folder = openat(&self.top, name, PASSED_THROUGH, Mode::empty())?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(&self.top, PARTS[1], flags, Mode::empty())?)
+        Ok(openat(folder, PARTS[1], flags, Mode::empty())?)
     }
 
     /// Lets its owner make folders at the top, where nobody could while packages were loaded.
@@ -181,6 +183,7 @@ mod tests {
             assert_eq!(fs::metadata(part).unwrap().permissions().mode() & 0o777, 0o700);
         }
         assert!(tmpfs.create("one", None, None).is_err(), "never one that is there");
+        tmpfs.temp_folder("one".as_ref()).unwrap();
         tmpfs.remove("one").unwrap();
         assert!(!run.exists());
         tmpfs.remove("one").unwrap();
@@ -204,14 +207,13 @@ mod tests {
         fs::create_dir_all(work.join("closed/deep")).unwrap();
         fs::set_permissions(work.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
         assert!(tmpfs.create("planted", None, None).is_err());
+        // Nor is one followed to what a process left.
+        assert!(["planted", "one"].iter().all(|name| tmpfs.temp_folder(name.as_ref()).is_err()));
         for name in ["planted", "one"] {
             tmpfs.remove(name).unwrap();
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(kept.join("inner").exists() && outside.path().join("tmp").exists());
-        // Nor is one followed to what a process left.
-        link(outside.path(), "tmp");
-        assert!(tmpfs.temp_folder().is_err());
     }
 
     #[test]

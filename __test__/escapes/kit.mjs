@@ -401,9 +401,11 @@ export function kit() {
       (name) => attempt(() => fs.readdirSync(`${place}/${name}`).map((one) => `${name}/${one}`)) ?? []
     );
     const folders = [...new Set([...numbers, ...listed, ...inside])].map((name) => `${place}/${name}`);
-    const others = folders.filter((folder) => `${folder}/work` !== own && fs.existsSync(`${folder}/work`));
+    const run = own && require('node:path').dirname(own);
+    const isOwn = (folder) => run !== '' && `${folder}/`.startsWith(`${run}/`);
+    const others = folders.filter((folder) => !isOwn(folder) && fs.existsSync(`${folder}/work`));
     const watched = folders.filter((folder) => attempt(() => fs.watch(folder).close() ?? true));
-    return [...others, ...watched.filter((folder) => !own.startsWith(`${folder}/work`))];
+    return [...others, ...watched.filter((folder) => !isOwn(folder))];
   }
 
   return { program, syscalls, addon, each, found, frame };

@@ -32,18 +32,13 @@ async fn ask(mut worker: Worker, job: &Job) -> std::io::Result<Option<Vec<u8>>> 
     let Some(channel) = &mut worker.started.channel else { return Ok(None) };
     let job = job.encode().map_err(std::io::Error::other)?;
     channel.write_all(&job).await?;
-    loop {
-        let mut header = [0; protocol::HEADER_BYTES];
-        channel.read_exact(&mut header).await?;
-        let (kind, bytes) = protocol::header(header);
-        match kind {
-            protocol::READY if bytes == 0 => {}
-            protocol::COMPILED if bytes <= MAX_CACHE_BYTES => {
-                let mut cache = vec![0; bytes];
-                channel.read_exact(&mut cache).await?;
-                return Ok(Some(cache));
-            }
-            _ => return Ok(None),
-        }
+    let mut header = [0; protocol::HEADER_BYTES];
+    channel.read_exact(&mut header).await?;
+    let (kind, bytes) = protocol::header(header);
+    if kind != protocol::COMPILED || bytes > MAX_CACHE_BYTES {
+        return Ok(None);
     }
+    let mut cache = vec![0; bytes];
+    channel.read_exact(&mut cache).await?;
+    Ok(Some(cache))
 }

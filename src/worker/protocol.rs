@@ -20,8 +20,7 @@ const JOB: u8 = 1;
 const SOURCE: u8 = 2;
 const ARGS: u8 = 3;
 const CODE_CACHE: u8 = 4;
-/// The type of [`Frame::Ready`].
-pub const READY: u8 = 16;
+const READY: u8 = 16;
 const STARTED: u8 = 17;
 const RETURNED: u8 = 18;
 const THREW: u8 = 19;
@@ -184,7 +183,7 @@ pub struct Thrown {
 /// A frame from the worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// Booted.
+    /// In a provider's sandbox: the run is its own from here on.
     Ready,
     /// V8 refused the code cache, and compiled the text.
     Uncached,

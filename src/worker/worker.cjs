@@ -93,7 +93,6 @@ const JOB = 1;
 const SOURCE = 2;
 const ARGS = 3;
 const CODE_CACHE = 4;
-const READY = 16;
 const STARTED = 17;
 const RETURNED = 18;
 const THREW = 19;
@@ -772,7 +771,10 @@ function watch() {
     drained = true;
     send(DRAINED, '');
   });
-  listen('exit', (code) => send(EXITING, `{"code":${code | 0}}`));
+  listen('exit', (code) => {
+    // A host that has its answer asks the system how the process ended.
+    if (!settled || deliver !== undefined) send(EXITING, `{"code":${code | 0}}`);
+  });
 }
 
 function listen(event, listener) {
@@ -849,7 +851,6 @@ async function rehearse(text = 'return async ({ a }) => ({ a })') {
  */
 function serve(fd, begin) {
   channel = fd;
-  send(READY, '');
   const job = receive(JOB);
   const code = job === undefined ? undefined : receive(SOURCE);
   const args = code === undefined ? undefined : receive(ARGS);

@@ -120,7 +120,7 @@ struct Link {
 /// Where a zygote comes from, and what ends it.
 enum Origin {
     Launched { _process: Process },
-    Forked { _process: Process, _link: Arc<Link> },
+    Forked { _process: Arc<Process>, _link: Arc<Link> },
 }
 
 #[derive(Default)]
@@ -173,7 +173,9 @@ impl Client {
         // So that its end is seen.
         drop(theirs);
         let state = process.watch();
-        let origin = Origin::Forked { _process: process, _link: Arc::clone(&self.link) };
+        // Held until it is known how it ended: letting go of it ends it.
+        let process = Arc::new(process);
+        let origin = Origin::Forked { _process: Arc::clone(&process), _link: Arc::clone(&self.link) };
         match Self::open(own, origin, shown).await {
             Err(ZygoteError::Lost { what }) => Err(overrun(state, what).await),
             opened => opened,

@@ -22,10 +22,7 @@ pub(super) async fn boot(
     let user = breed.shield.draw_user().map_err(|error| failed(error.to_string()))?;
     let modules = tree.map(node_modules);
     let makes_its_own = breed.shield.workers_make_run_folders();
-    let run =
-        breed.store.0.runs().and_then(|runs| {
-            if makes_its_own { runs.own(user) } else { runs.create(modules.as_deref(), user) }
-        });
+    let run = breed.store.0.runs().and_then(|runs| runs.prepare(makes_its_own, modules.as_deref(), user));
     let mut run = run.map_err(|error| failed(error.to_string()))?;
     if let Some((tree, name)) = tree.zip(cached::name(breed, Kind::Booted)) {
         run.offer_compile_cache(tree, &name);

@@ -168,11 +168,8 @@ impl Makings {
         };
         let modules = tree.map(node_modules);
         let by = if self.tree.is_some() { Zygote::OfTree } else { Zygote::Base };
-        let run = if by == Zygote::Base && shield.forked_workers_make_run_folders() {
-            self.runs.own(owner)
-        } else {
-            self.runs.create(modules.as_deref(), owner)
-        };
+        let is_own = by == Zygote::Base && shield.forked_workers_make_run_folders();
+        let run = self.runs.prepare(is_own, modules.as_deref(), owner);
         let run = run.map_err(|error| failed(error.to_string()))?;
         let plan = shield.forked_worker(new_user, &run, tree, by);
         let group = shield.group().await.map_err(failed)?;
@@ -647,9 +644,7 @@ impl Zygotes {
         for _ in 0..MAX_TRIES {
             let shield = &spec.breed.shield;
             let user = shield.draw_user().map_err(|error| error.to_string())?;
-            let runs = &base.makings.runs;
-            let in_memory = shield.zygotes_have_run_folders();
-            let run = if in_memory { runs.own(user) } else { runs.create(None, user) };
+            let run = base.makings.runs.prepare(shield.zygotes_have_run_folders(), None, user);
             let mut run = run.map_err(|error| error.to_string())?;
             let dir = run.tmpdir().join(LEFT_FOLDER);
             let load = Load {

@@ -127,10 +127,20 @@ impl Runs {
     }
 
     /// One that its process makes: nothing is there for the host. `owner` as in [`Self::create`].
-    pub fn own(&self, owner: Option<u32>) -> Result<RunFolder, StoreError> {
+    fn own(&self, owner: Option<u32>) -> Result<RunFolder, StoreError> {
         let mut folder = self.folder(self.place.dir.join(unique_name()?), owner);
         folder.is_own = true;
         Ok(folder)
+    }
+
+    /// One that its process makes, or one that is made here; see [`Self::own`] and [`Self::create`].
+    pub fn prepare(
+        &self,
+        is_own: bool,
+        node_modules: Option<&Path>,
+        owner: Option<u32>,
+    ) -> Result<RunFolder, StoreError> {
+        if is_own { self.own(owner) } else { self.create(node_modules, owner) }
     }
 
     fn folder(&self, dir: PathBuf, owner: Option<u32>) -> RunFolder {

@@ -75,10 +75,11 @@ fn read_whole(path: &str, room: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// What the process has mapped now; none if `/proc` does not tell.
+/// The same as a list; none if `/proc` does not tell.
 pub(crate) fn mappings() -> Vec<Mapping> {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().filter_map(mapping).collect()
+    let mut all = Vec::new();
+    let told = visit_mappings(|mapping| all.push(mapping));
+    if told.is_ok() { all } else { Vec::new() }
 }
 
 fn mapping(line: &str) -> Option<Mapping> {

@@ -192,7 +192,7 @@ export interface CallOptions {
   /**
    * Called with what the function prints, while it prints, in the order of each stream; chunks may still come shortly after the result.
    * Nothing is lost while the event loop is busy: what waits is bounded by `maxOutputBytes`, and past 4096 waiting chunks it is
-   * joined by stream.
+   * joined by stream. The text is what the function wrote, control characters included.
    */
   onLogs?(chunk: LogChunk): void;
   /**
@@ -909,7 +909,29 @@ export type SandboxErrorCode =
 /** Where in its life a call failed. */
 export type SandboxErrorPhase = 'validate' | 'queue' | 'install' | 'start' | 'run' | 'result';
 
-/** The one error of a call. Its stack shows where the call was made. */
+/**
+ * An error as data: what a function threw, or an error of the host behind a {@link SandboxError}. A plain object, which
+ * prints by `String`, `util.inspect`, `JSON.stringify` and loggers whatever its fields are: a field that would hide a method
+ * of every object (`toString`, `constructor`, `__proto__`, `toJSON`, `then`, …) has an underscore before its name.
+ */
+export interface ThrownError {
+  /** At most 256 characters. */
+  name: string;
+  /** As the function wrote it, control characters included; `String(cause)` shows these as `\\uXXXX`. */
+  message: string;
+  /** In lines of the function's text, without control characters. */
+  stack?: string;
+  cause?: unknown;
+  /** Of an `AggregateError`. */
+  errors?: unknown[];
+  /** The enumerable fields that JSON can carry. */
+  [field: string]: unknown;
+}
+
+/**
+ * The one error of a call. Its stack shows where the call was made. `message`, `stdout` and `stderr` have control characters
+ * (all but newline and tab, and those that change the direction of text) as `\\uXXXX`.
+ */
 export class SandboxError extends Error {
   constructor(
     message: string,
@@ -932,8 +954,12 @@ export class SandboxError extends Error {
   /** The end of what the function (or npm) printed, where it ran. */
   stderr?: string;
   /**
-   * What the function threw: an `Error` with its own name, message, stack, enumerable fields and causes, a `null`, number,
-   * boolean or text itself, or the fields or text of anything else; absent when it threw `undefined`. For `ABORTED` the signal's reason, for `ADDON_MISSING` the loader's error.
+   * What the function threw, as data: of an `Error` a {@link ThrownError}; a `null`, number, boolean or text itself; the
+   * fields or the text of anything else; absent when it threw `undefined`. For `ABORTED` the signal's reason, for
+   * `ADDON_MISSING`, `OUTCOME_UNKNOWN` and a provider's failures the error behind it.
+   *
+   * It is never an `Error`, and none of its fields is one: a server that rethrows the innermost `cause` that is an `Error`
+   * keeps this error's own text, and takes no `name` that a function chose for one of its own.
    */
   cause?: unknown;
 }

@@ -2,7 +2,8 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { ownWorld, rejection, run, surface } from './helpers.mjs';
+import { format, inspect } from 'node:util';
+import { ownWorld, rejection, run, surface, tool } from './helpers.mjs';
 
 before(ownWorld);
 after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
@@ -95,7 +96,6 @@ for (const [what, source, over, code, phase, text] of CASES) {
 
 test('a full heap says memory', { timeout: 60_000 }, async () => {
   const factory = new (surface().SandboxExecutorFactory)({ memoryMb: 64 });
-  const { tool } = await import('./helpers.mjs');
   const greedy = tool('() => { const keep = []; for (;;) keep.push(new Array(1e5).fill({})); }', {
     sandbox: { timeout: 50_000 },
   });
@@ -114,7 +114,7 @@ test('the cause is the error that was thrown, with its fields and causes', async
     }`)
   );
   assert.match(error.message, /RangeError: no price[\s\S]*certificate has expired/);
-  assert.ok(error.cause instanceof RangeError);
+  assert.deepEqual([error.cause.name, `${error.cause}`], ['RangeError', 'RangeError: no price']);
   assert.equal(error.cause.message, 'no price');
   assert.match(error.cause.stack, /fetchPrice/);
   assert.deepEqual([error.cause.status, error.cause.details], [404, { sku: 'x' }]);
@@ -185,7 +185,7 @@ test('whatever is thrown, and whatever is its cause, arrives as what it is', asy
     assert.equal(inner.message, 'outer');
     assert.deepEqual(inner.cause, expected, `a cause ${thrown}`);
     const many = await cause(`throw new AggregateError([${thrown}], 'many');`);
-    assert.deepEqual([many.constructor, many.errors], [AggregateError, [expected]]);
+    assert.deepEqual([many.name, many.errors], ['AggregateError', [expected]]);
   }
   assert.deepEqual((await cause(`throw new AggregateError([], 'none');`)).errors, []);
 });
@@ -212,4 +212,149 @@ test('errors that are frozen, of another realm, behind proxies, or throw when th
     assert.deepEqual([error.code, error.phase], ['TOOL_ERROR', 'run'], source);
     assert.match(error.message, text);
   }
+});
+
+/** What the run API does with an error: it rethrows the innermost cause that is an `Error`. */
+function unwrapped(error) {
+  let inner = error;
+  while (inner.cause instanceof Error) inner = inner.cause;
+  return inner;
+}
+
+test('a server that rethrows the innermost cause keeps the text of the call, and no name that the function chose', async () => {
+  const { NativeSandboxExecutor } = surface();
+  const signal = AbortSignal.abort(new Error('the user left'));
+  const elsewhere = `require('vm').runInNewContext("new Error('inner')")`;
+  for (const [source, text, given] of [
+    ["throw new Error('outer', { cause: new Error('inner') })", /code 1: Error: outer\n[\s\S]*inner$/],
+    [`throw new Error('outer', { cause: ${elsewhere} })`, /code 1: Error: outer/],
+    ["throw Object.assign(new Error('outer'), { name: 'connection_refused' })", /code 1: connection_refused: outer/],
+    ["throw new AggregateError([new Error('inner')], 'outer')", /code 1: AggregateError: outer/],
+    ["throw { name: 'Error', message: 'outer', cause: { name: 'x', message: 'inner' } }", /code 1: .*outer/],
+    ["return { toJSON() { throw new Error('outer') } }", /outer/],
+    ['return 1', /^Function execution aborted: the user left$/, { signal }],
+  ]) {
+    const error = await rejection(
+      new NativeSandboxExecutor().executeFunctionTool('t', {}, tool(`() => { ${source} }`), given)
+    );
+    assert.equal(unwrapped(error), error, source);
+    assert.equal(error.name, 'SandboxError');
+    assert.match(error.message, text);
+  }
+});
+
+test('an error prints whatever the keys of what was thrown', async () => {
+  const odd = [
+    '{ toString: 1 }',
+    '{ toString: null, valueOf: null }',
+    '{ toString: {}, valueOf: [] }',
+    '{ toLocaleString: 1, hasOwnProperty: 1 }',
+    '{ constructor: null }',
+    '{ constructor: { name: 7, prototype: { spoilt: 1 } } }',
+    '{ ["__proto__"]: { spoilt: 1 } }',
+    '{ toJSON: 1, then: 1, inspect: 1 }',
+    '{ "Symbol.toPrimitive": 1, "nodejs.util.inspect.custom": 1, "Symbol(nodejs.util.inspect.custom)": 1 }',
+    '{ name: 7, message: { toString: 1 }, stack: [{ toString: 1 }], cause: { toString: 1 }, errors: 1, code: { toString: 1 } }',
+    '{ name: "", message: "", stack: "" }',
+    '{ deep: { message: "m", stack: { toString: 1 }, cause: { message: "n", toString: 1 }, list: [{ valueOf: 1 }] } }',
+  ];
+  for (const fields of odd) {
+    for (const source of [
+      `throw Object.assign(new Error('x'), ${fields})`,
+      `throw Object.defineProperties(new Error('x'), Object.getOwnPropertyDescriptors(${fields}))`,
+      `throw ${fields}`,
+      `throw new Error('x', { cause: ${fields} })`,
+      `throw new AggregateError([${fields}], 'x')`,
+    ]) {
+      const error = await rejection(run(`() => { ${source}; }`));
+      assert.equal(error.code, 'TOOL_ERROR', source);
+      assertPrints(error, source);
+    }
+  }
+});
+
+/** An error and all objects below it. */
+function assertPrints(error, what) {
+  for (const print of [String, inspect, JSON.stringify, (value) => format('%s %o %j', value, value, value), loggable]) {
+    assert.doesNotThrow(() => print(error), what);
+    assertEach(error.cause, (part) => assert.doesNotThrow(() => print(part), `${what}: ${inspect(part)}`));
+  }
+  assertEach(error.cause, (part) => {
+    assert.ok(!(part instanceof Error), what);
+    assert.equal(Object.getPrototypeOf(merged({}, part)).spoilt, undefined, what);
+  });
+  assert.equal({}.spoilt, undefined, what);
+}
+
+function assertEach(value, check, depth = 0) {
+  check(value);
+  if (value === null || typeof value !== 'object') return;
+  for (const part of Object.values(value)) assertEach(part, check, depth + 1);
+}
+
+/** What the error serializer of loggers does: names of constructors, stacks and messages of causes joined. */
+function loggable(error) {
+  const isErrorLike = (value) => value && typeof value.message === 'string';
+  if (!isErrorLike(error)) return error;
+  const stacks = (one) => (one.stack || '') + (isErrorLike(one.cause) ? `\ncaused by: ${stacks(one.cause)}` : '');
+  const messages = (one) => one.message + (isErrorLike(one.cause) ? `: ${messages(one.cause)}` : '');
+  const out = { type: error.constructor.name, message: messages(error), stack: stacks(error) };
+  for (const key in error) if (out[key] === undefined) out[key] = key === 'cause' ? undefined : loggable(error[key]);
+  return JSON.stringify(out);
+}
+
+/** A merge as hosts write it, without a guard. */
+function merged(target, source) {
+  for (const key in source) {
+    target[key] = typeof source[key] === 'object' ? merged(target[key] ?? {}, source[key] ?? {}) : source[key];
+  }
+  return target;
+}
+
+test('no control character is in the message, the stack or the tails of an error', async () => {
+  const controls = String.fromCharCode(
+    ...[
+      0, 1, 7, 8, 11, 12, 13, 0x1b, 0x1f, 0x7f, 0x80, 0x85, 0x9b, 0x9f, 0x200e, 0x200f, 0x2028, 0x2029, 0x202a, 0x202e,
+    ],
+    ...[0x2066, 0x2069, 0x061c]
+  );
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are looked for
+  const control = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/;
+  const given = JSON.stringify(controls);
+  for (const source of [
+    `throw new Error(${given})`,
+    `throw ${given}`,
+    `throw new Error('x', { cause: new Error(${given}) })`,
+    `throw Object.assign(new Error('x'), { name: ${given}, code: ${given} })`,
+    `throw Object.defineProperty(new Error('x'), 'stack', { value: 'Error: x' + ${given} })`,
+    `console.error(${given}); console.log(${given}); process.exit(3)`,
+    `process.stderr.write(${given}); process.kill(process.pid, 'SIGKILL'); for (;;);`,
+    `return { toJSON() { throw new Error(${given}) } }`,
+    `Promise.reject(new Error(${given})); return new Promise(() => setTimeout(() => {}, 5000))`,
+  ]) {
+    const error = await rejection(run(`() => { ${source}; }`));
+    for (const text of [error.message, error.stack, error.stdout, error.stderr, error.cause?.stack, error.cause?.name])
+      if (text !== undefined) assert.doesNotMatch(text, control, source);
+    assert.doesNotMatch(String(error.cause?.name === undefined ? '' : error.cause), control, source);
+  }
+  const kept = await rejection(run(`() => { throw new Error(${given}); }`));
+  assert.equal(kept.cause.message, controls);
+  assert.match(kept.message, /\\u001b/);
+  const lines = await rejection(run(`() => { throw new Error('one\\r\\ntwo\\tthree'); }`));
+  assert.match(lines.message, /one\ntwo\tthree/);
+});
+
+test('name, code and stack of what was thrown are bounded', async () => {
+  const error = await rejection(
+    run(`() => {
+      const error = new Error('x');
+      error.name = 'n'.repeat(20_000);
+      error.code = 'c'.repeat(20_000);
+      error.stack = 's'.repeat(1e6);
+      throw error;
+    }`)
+  );
+  const { name, code, stack } = error.cause;
+  assert.deepEqual([name.length, code.length], [257, 257]);
+  assert.ok(stack.length <= 32 * 1024 + 1, `${stack.length}`);
 });

@@ -159,3 +159,24 @@ test('a logger that takes only errors gets nothing else', async () => {
   await until(() => taken.length > 0, 5000, 'the error record');
   assert.deepEqual([...new Set(taken)], ['error']);
 });
+
+test('no record has control characters of a function', async () => {
+  const from = records.length;
+  const taken = [];
+  const at = (fields, message) => taken.push(JSON.stringify([fields, message]));
+  surface().setLogger({ debug: at, info: at, warn: at, error: at });
+  const text = '\\u001b]0;owned\\u0007\\u009b2J\\u202eevil\\u2028';
+  await rejection(
+    new (surface().SandboxExecutorFactory)().executeFunctionTool(
+      't\u001b[2J',
+      {},
+      tool(`() => { console.log("marked ${text}"); throw new Error("${text}") }`)
+    )
+  );
+  await until(() => taken.some((one) => one.includes('marked')), 5000, 'the output');
+  assert.equal(records.length, from);
+  for (const one of taken) {
+    // `JSON.stringify` shows C0 as `\u001b` where the text has the character, and as `\\u001b` where it has that text.
+    assert.doesNotMatch(one, /(?<!\\)\\u00[01][0-9a-f]|[\x7f-\x9f\u2028-\u202e\u2066-\u2069]/);
+  }
+});

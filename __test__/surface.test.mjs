@@ -274,12 +274,12 @@ test('a failed outcome is a SandboxError with every field and the frames of the 
   assert.equal(error.stack.split('\n')[0], `SandboxError: ${message}`);
   assert.match(error.stack, /theCaller/);
   assert.doesNotMatch(error.stack, /lib[\\/](factory|native-executor)\.js/);
-  assert.ok(cause instanceof TypeError);
+  assert.ok(!(cause instanceof Error));
+  assert.deepEqual([cause.name, cause.message, `${cause}`], ['TypeError', 'no', 'TypeError: no']);
   assert.equal(cause.stack, 'TypeError: no\n    at tool.js:1:2');
   assert.equal(cause.status, 404);
-  assert.ok(Object.hasOwn(cause, '__proto__'));
+  assert.deepEqual([Object.hasOwn(cause, '__proto__'), cause.___proto__], [false, 1]);
   assert.equal(cause.cause.name, 'Deep');
-  assert.ok(cause.cause instanceof Error);
   assert.equal(cause.cause.cause, '7');
 });
 
@@ -310,8 +310,10 @@ test('an AggregateError keeps its errors', async () => {
     causeJson: JSON.stringify(thrown),
   });
   const { cause } = await rejection(execute('() => 1'));
-  assert.ok(cause instanceof AggregateError);
-  assert.deepEqual([cause.message, cause.errors[0].message, cause.errors[1]], ['all', 'one', '2']);
+  assert.deepEqual(
+    [cause.name, cause.message, cause.errors[0].message, cause.errors[1]],
+    ['AggregateError', 'all', 'one', '2']
+  );
 });
 
 test('a core that breaks is OUTCOME_UNKNOWN', async () => {
@@ -360,8 +362,8 @@ test('signals: fired already, fired later, not fired', async () => {
   controller.abort(why);
   const error = await late;
   assert.deepEqual(
-    [error.code, error.phase, error.message, error.cause],
-    ['ABORTED', 'queue', 'Function execution aborted: the user left', why]
+    [error.code, error.phase, error.message, error.cause.message, error.cause.stack],
+    ['ABORTED', 'queue', 'Function execution aborted: the user left', why.message, why.stack]
   );
   assert.deepEqual(seen.aborts, [{ callId: seen.requests.at(-1).callId, reason: 'aborted' }]);
 });

@@ -34,7 +34,7 @@ export function framesOf(cause, file) {
 }
 
 function stackOf(cause) {
-  return cause instanceof Error && typeof cause.stack === 'string' ? cause.stack : '';
+  return typeof cause?.stack === 'string' ? cause.stack : '';
 }
 
 /**

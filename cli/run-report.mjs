@@ -68,6 +68,11 @@ export function errorValue(error, { file, source }) {
     ...(place && !place.isPictured && { frame: codeFrame(source, place, plain).join('\n') }),
     ...(stdout !== undefined && { stdout }),
     ...(stderr !== undefined && { stderr }),
-    ...(cause instanceof Error && { cause: { ...cause, name: cause.name, message: cause.message } }),
+    ...(typeof cause?.stack === 'string' && { cause: withoutStack(cause) }),
   };
+}
+
+/** The frames are in the place and the picture of it. */
+function withoutStack({ stack: _, ...cause }) {
+  return cause;
 }

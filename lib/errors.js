@@ -2,26 +2,10 @@
 
 // `SandboxError`, and how the core's outcome (plain values) becomes one.
 
-const {
-  accessor,
-  captureStackTrace,
-  field,
-  hasOwn,
-  hidden,
-  indexOf,
-  isArray,
-  keys,
-  parse,
-  slice,
-} = require('./intrinsics.js');
+const { inertCause, plainMessage, plainText, thrownValue } = require('./inert.js');
+const { accessor, captureStackTrace, field, hasOwn, hidden, indexOf, parse, slice } = require('./intrinsics.js');
 
 /** @typedef {{ code: string, phase: string, durationMs?: number, stdout?: string, stderr?: string, cause?: unknown }} Details */
-
-/** What an error of the function's own may be an instance of again on this side. */
-const BUILT_IN_ERRORS = { __proto__: null, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
-
-/** The worker writes results with `JSON.stringify`. A function's own call of it has frames of the function below. */
-const WRITING_FRAME = '\n    at stringify (<anonymous>)';
 
 class SandboxError extends Error {
   /**
@@ -29,13 +13,13 @@ class SandboxError extends Error {
    * @param {Details} details
    */
   constructor(message, { code, phase, durationMs = 0, stdout, stderr, cause }) {
-    super(message);
+    super(plainMessage(`${message}`));
     field(this, 'code', code);
     field(this, 'phase', phase);
     field(this, 'durationMs', durationMs);
-    if (stdout !== undefined) field(this, 'stdout', stdout);
-    if (stderr !== undefined) field(this, 'stderr', stderr);
-    if (cause !== undefined) hidden(this, 'cause', cause);
+    if (stdout !== undefined) field(this, 'stdout', plainText(stdout));
+    if (stderr !== undefined) field(this, 'stderr', plainText(stderr));
+    if (cause !== undefined) hidden(this, 'cause', inertCause(cause));
   }
 }
 hidden(SandboxError.prototype, 'name', 'SandboxError');
@@ -125,49 +109,8 @@ function parseCause(json) {
     return parse(json);
   } catch {
     // A text that is no JSON still tells more than nothing.
-    return { __proto__: null, text: json };
+    return { text: json };
   }
-}
-
-/**
- * What the function threw (`docs/worker-protocol.md`, "thrown value"): an `Error` with its name, message, stack,
- * enumerable fields and causes; of anything else its fields, itself, or its text.
- */
-function thrownValue(given) {
-  if (given === null || typeof given !== 'object') return given;
-  const thrown = { __proto__: null, ...given };
-  if (thrown.kind === 'undefined') return undefined;
-  if ('value' in thrown) return thrown.value;
-  if ('name' in thrown || 'message' in thrown || 'stack' in thrown) return rebuiltError(thrown);
-  return 'fields' in thrown ? thrown.fields : thrown.text;
-}
-
-function rebuiltError(thrown) {
-  const { name, message = '', stack, errors, fields } = thrown;
-  const error = isArray(errors) ? aggregate(errors, message) : new (BUILT_IN_ERRORS[name] ?? Error)(message);
-  if (typeof name === 'string' && error.name !== name) hidden(error, 'name', name);
-  if (typeof stack === 'string') hidden(error, 'stack', withoutWriting(stack));
-  if ('cause' in thrown) hidden(error, 'cause', thrownValue(thrown.cause));
-  if (fields !== null && typeof fields === 'object') {
-    const names = keys(fields);
-    // Not `error[key] = …`: a field named `__proto__` is a field like any other.
-    for (let i = 0; i < names.length; i++) field(error, names[i], fields[names[i]]);
-  }
-  return error;
-}
-
-/** A stack without the frame at its end that is not the function's but the worker's. */
-function withoutWriting(stack) {
-  const end = stack.length - WRITING_FRAME.length;
-  return end >= 0 && slice(stack, end) === WRITING_FRAME ? slice(stack, 0, end) : stack;
-}
-
-function aggregate(errors, message) {
-  const error = new AggregateError([], message);
-  const rebuilt = [];
-  for (let i = 0; i < errors.length; i++) field(rebuilt, i, thrownValue(errors[i]));
-  hidden(error, 'errors', rebuilt);
-  return error;
 }
 
 exports.SandboxError = SandboxError;

@@ -5,6 +5,7 @@
 // objects that are read from have none of their own.
 
 const { setImmediate } = require('node:timers');
+const { isNativeError } = require('node:util/types');
 
 const { apply, getPrototypeOf } = Reflect;
 const { defineProperty, hasOwn, keys, setPrototypeOf } = Object;
@@ -21,6 +22,7 @@ exports.ceil = ceil;
 exports.hasOwn = hasOwn;
 exports.isArray = isArray;
 exports.isFiniteNumber = isFiniteNumber;
+exports.isNativeError = isNativeError;
 exports.keys = keys;
 exports.min = min;
 exports.now = performance.now.bind(performance);
@@ -29,6 +31,7 @@ exports.prototypeOf = getPrototypeOf;
 exports.soon = setImmediate;
 exports.stringify = stringify;
 
+exports.charCodeAt = uncurry(String.prototype.charCodeAt);
 exports.includes = uncurry(String.prototype.includes);
 exports.indexOf = uncurry(String.prototype.indexOf);
 exports.slice = uncurry(String.prototype.slice);
@@ -55,6 +58,12 @@ exports.accessor = (target, key, get, set) =>
 
 /** An array without a prototype: one with a `toJSON` could not change how it is written. */
 exports.bareArray = () => setPrototypeOf([], null);
+
+const digitsOf = uncurry(Number.prototype.toString);
+const padStart = uncurry(String.prototype.padStart);
+
+/** A number in hexadecimal digits, at least so many. */
+exports.padHex = (number, digits) => padStart(digitsOf(number, 16), digits, '0');
 
 /** What `act` gives; `undefined` when it throws. */
 exports.orUndefined = (act) => {

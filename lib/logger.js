@@ -2,6 +2,7 @@
 
 // The host's logger: where it comes from, which levels it wants, and that it never breaks a call.
 
+const { plainFields, plainText } = require('./inert.js');
 const { mapGet, mapHas, mapSet, orUndefined, parse } = require('./intrinsics.js');
 
 /** Levels, most verbose last; the core is told the highest one wanted, so that what nobody reads is not made. */
@@ -128,7 +129,7 @@ function log(name, level, fields, message) {
     return;
   }
   const logger = loggerFor(name);
-  if (typeof logger?.[level] === 'function') quietly(() => logger[level](fields, message));
+  if (typeof logger?.[level] === 'function') quietly(() => logger[level](plainFields(fields), plainText(message)));
 }
 
 /** The most verbose level that the host's logger takes for the core's records. */

@@ -4,6 +4,7 @@
 
 const { SandboxError, callSite, fromOutcome, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
 const { Handover } = require('./handover.js');
+const { inertCause } = require('./inert.js');
 const {
   field,
   hasOwn,
@@ -346,7 +347,7 @@ function aborted(signal, outcome) {
   const message = plain || !why ? 'Function execution aborted' : `Function execution aborted: ${textOf(why)}`;
   const details = { __proto__: null, phase: 'validate', ...outcome, code: 'ABORTED', message, causeJson: undefined };
   const error = fromOutcome(details);
-  hidden(error, 'cause', reason);
+  hidden(error, 'cause', inertCause(reason));
   return error;
 }
 

@@ -9,6 +9,7 @@ const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
 const { SandboxError, fromOutcome, invalidConfig, reasonOf } = require('./errors.js');
 const { Handover } = require('./handover.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
+const { inertCause } = require('./inert.js');
 const { hasOwn, hidden } = require('./intrinsics.js');
 const { log, quietly } = require('./logger.js');
 const { aborted, companions, parseResult, takeConfigured, whenAborted } = require('./native-executor.js');
@@ -471,7 +472,7 @@ function exitCodeOf(ended) {
 function lostBy(error, outcome) {
   if (error instanceof SandboxError) return error;
   const lost = fromOutcome(outcome);
-  hidden(lost, 'cause', error);
+  hidden(lost, 'cause', inertCause(error));
   return lost;
 }
 

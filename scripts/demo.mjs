@@ -50,7 +50,7 @@ const JOBS = [
     args: { id: 4711 },
     code: `({ id }) => { throw new RangeError('no customer ' + id); }`,
     expected: 'TOOL_ERROR, a RangeError',
-    good: ({ error }) => error?.code === 'TOOL_ERROR' && error.cause instanceof RangeError,
+    good: ({ error }) => error?.code === 'TOOL_ERROR' && error.cause?.name === 'RangeError',
   },
   {
     title: 'one that never ends',

@@ -489,7 +489,11 @@ export class SandboxExecutorFactory {
   /** The factory of a session, made when there is none. */
   static getForSession(sessionId: string): SandboxExecutorFactory;
 
-  /** Cleans up and forgets the factory of a session. Does nothing for an unknown one. */
+  /**
+   * Cleans up and forgets the factory of a session. Does nothing for an unknown one. Calls of it that wait are rejected; for
+   * those that run it waits 250 ms at most, then resolves, and they end in the background as they would have. With a
+   * `deadlineMs` it waits for them, and ends what is left when that has passed.
+   */
   static cleanupSession(sessionId: string, options?: CleanupOptions): Promise<void>;
 
   /**

@@ -113,11 +113,32 @@ const FAULTS = {
     run: (command) => sandbox.run({ ...command, onOutput: (_stream, chunk) => command.onOutput('stdout', chunk) }),
   }),
   'a stop ends what runs, is told, and can be repeated': (sandbox) => ({ alive: () => true, id: sandbox.id }),
+  // It takes no notice of the signal: the command goes on until its time is over.
+  'a fired signal ends the waiting for a command, and the sandbox goes on': (sandbox) => ({
+    run: ({ signal: _, ...command }) => sandbox.run(command),
+  }),
 };
 
+/** Others, each with the test that has to find it. */
+const MORE_FAULTS = [
+  [
+    'a stop ends what runs, is told, and can be repeated',
+    'a command of a stopped sandbox is waited for',
+    (sandbox) => ({ run: (command) => sandbox.run(command).finally(() => sandbox.alive() || new Promise(() => {})) }),
+  ],
+  [
+    'a program that is not there is told',
+    'a program that is not there is waited for',
+    (sandbox) => ({ run: (command) => sandbox.run(command).catch(() => new Promise(() => {})) }),
+  ],
+];
+
 describe('it finds faults', { skip: !LINUX, ...LIMIT }, () => {
-  for (const [name, over] of Object.entries(FAULTS)) {
-    test(name, async () => {
+  for (const [name, what, over] of [
+    ...Object.entries(FAULTS).map(([name, over]) => [name, name, over]),
+    ...MORE_FAULTS,
+  ]) {
+    test(what, async () => {
       const { run } = conformanceTests({ provider: spoiled(over) }).find((one) => one.name === name);
       await assert.rejects(run(), (error) => error instanceof Error);
     });

@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
+import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { gone, host, LINUX, newMarker, ownWorld, ROOT, rejection, run, surface, tool, until } from './helpers.mjs';
 
@@ -77,6 +78,11 @@ test('cleanup() waits for what runs, rejects what waits, and the factory works o
   for (const { reason } of settled.filter(({ status }) => status === 'rejected'))
     assert.equal(reason.code, 'CLEANED_UP');
   assert.equal(await factory.executeFunctionTool('t', {}, slow), 'finished');
+});
+
+test('the constructor takes its options as the original takes none: its length is 0', () => {
+  const { SandboxExecutorFactory: Factory } = surface();
+  assert.equal(Factory.length, 0);
 });
 
 test('one factory’s cleanup leaves the calls of another alone', async () => {
@@ -161,4 +167,23 @@ test('a host that is killed takes its tools along', { skip: !LINUX }, async () =
   child.kill('SIGKILL');
   await exited;
   await gone(marker);
+});
+
+test('a cleanup that fails while another is waited for rejects, and does not end the host', async () => {
+  const { said, code, err } = await host(`
+    process.on('unhandledRejection', (error) => say('unhandled: ' + error.message));
+    const { createRequire } = await import('node:module');
+    const { ProviderExecutor } = createRequire(import.meta.url)(${JSON.stringify(join(ROOT, 'lib/provider-executor.js'))});
+    ProviderExecutor.prototype.cleanup = async () => { throw new Error('no'); };
+    rest.registerProvider('failing', { create: async () => { throw new Error('no sandbox'); } });
+    const { executeCode, ...config } = tool('() => new Promise((done) => setTimeout(done, 500, 1))');
+    await factory.executeFunctionTool('t', {}, { ...config, executeCode, sandboxConfig: { provider: 'failing' } }).catch(() => {});
+    const call = factory.executeFunctionTool('t', {}, { ...config, executeCode });
+    await new Promise((done) => setTimeout(done, 100));
+    say(await factory.cleanup().catch((error) => error.message));
+    say(await call);
+    // The failure was told; the next cleanup is another one.
+    say((await factory.cleanup()) ?? 'clean');
+    process.exit(0);`).exited;
+  assert.deepEqual([code, said], [0, ['no', 1, 'clean']], err);
 });

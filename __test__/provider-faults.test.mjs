@@ -226,6 +226,24 @@ describe('runs', LIMIT, () => {
     assert.equal(refused.counts.stop, 1);
   });
 
+  test('an abort says in which phase it came', async () => {
+    for (const [phase, over] of [
+      ['install', { make: () => ({ writeFiles: () => new Promise(() => {}) }) }],
+      ['run', { make: running(() => new Promise(() => {})) }],
+    ]) {
+      const { run, factory } = registered(over);
+      const controller = new AbortController();
+      const aborted = rejection(run('() => 1', {}, {}, { signal: controller.signal }));
+      setTimeout(() => controller.abort(new Error('enough')), 1000);
+      const error = await aborted;
+      assert.deepEqual([error.code, error.phase, error.cause.message], ['ABORTED', phase, 'enough']);
+      await factory.cleanup();
+    }
+    const early = registered({});
+    const error = await rejection(early.run('() => 1', {}, {}, { signal: AbortSignal.abort() }));
+    assert.deepEqual([error.code, error.phase], ['ABORTED', 'validate']);
+  });
+
   const unreadable = {
     get exitCode() {
       throw new Error('do not look');

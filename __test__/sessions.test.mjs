@@ -116,3 +116,20 @@ test('the end of a session while its calls run answers them all', { skip: !LINUX
   }).exited;
   assert.deepEqual([code, said], [0, [[1000, 'CLEANED_UP', 'CLEANED_UP', 3]]], err);
 });
+
+test('the end of a session does not wait for a long call, which ends as ever; with a deadline it does', async () => {
+  const { said, code, err } = await host(`
+    const config = tool('() => new Promise((done) => setTimeout(done, 2500, "done"))');
+    await Factory.getForSession('warm').executeFunctionTool('t', {}, tool('() => 1'));
+    for (const options of [undefined, { deadlineMs: 20_000 }]) {
+      const call = Factory.getForSession('s').executeFunctionTool('t', {}, config);
+      await new Promise((done) => setTimeout(done, 300));
+      const began = performance.now();
+      await Factory.cleanupSession('s', options);
+      say(performance.now() - began < 1200);
+      say(await call);
+    }
+    say(await Factory.cleanupSession('s', { deadlineMs: -1 }).catch(({ code }) => code));
+    await factory.cleanup();`).exited;
+  assert.deepEqual([code, said], [0, [true, 'done', false, 'done', 'INVALID_CONFIG']], err);
+});

@@ -4,13 +4,15 @@
 
 const assert = require('node:assert/strict');
 const { setTimeout: delay } = require('node:timers/promises');
-const { bounded } = require('./bounded.js');
+const { OutOfTime, bounded } = require('./bounded.js');
 const { SandboxExecutorFactory } = require('./factory.js');
 const { hostIdentity } = require('./host-identity.js');
 const { registerProvider } = require('./providers.js');
 
 /** Nothing that a test waits for takes longer in a provider that works. */
 const STEP_LIMIT_MS = 60_000;
+/** Time for a command to be over once it was ended, or could not be started. */
+const ENDING_LIMIT_MS = 10_000;
 const LIFETIME_MS = 120_000;
 const LARGE_BYTES = 1024 * 1024;
 const POLL_MS = 20;
@@ -61,6 +63,16 @@ function start(sandbox, script, options = {}) {
   return run;
 }
 
+/** The exit code of a command that is to be over soon, or nothing where `run` rejects; fails where it goes on. */
+async function overSoon(run, what) {
+  try {
+    return await bounded(ENDING_LIMIT_MS, undefined, () => run.over);
+  } catch (error) {
+    assert.ok(!(error instanceof assert.AssertionError || error instanceof OutOfTime), `${what}: ${error.message}`);
+    return undefined;
+  }
+}
+
 async function finished(sandbox, script, options) {
   const run = start(sandbox, script, options);
   const exitCode = await run.over;
@@ -107,7 +119,7 @@ const INTERFACE = {
   'a program that is not there is told': async (bench) => {
     const sandbox = await bench.create();
     const none = start(sandbox, '', { command: 'no-such-program', args: [] });
-    const ended = await none.over.catch(() => 127);
+    const ended = (await overSoon(none, 'the program that is not there')) ?? 127;
     assert.equal(ended, 127);
     assert.equal((await finished(sandbox, 'console.log(1)')).out, '1\n');
   },
@@ -185,7 +197,7 @@ const INTERFACE = {
     const run = start(sandbox, `console.log('up'); setInterval(() => {}, 1000)`, { signal: controller.signal });
     await until(() => run.out.length > 0, 'the command runs');
     controller.abort(new Error('enough'));
-    await run.over.catch((error) => assert.ok(!(error instanceof assert.AssertionError), error));
+    await overSoon(run, 'the command whose signal fired');
     assert.equal((await finished(sandbox, 'console.log(1)')).out, '1\n');
   },
   'a stop ends what runs, is told, and can be repeated': async (bench) => {
@@ -193,7 +205,7 @@ const INTERFACE = {
     const run = start(sandbox, `console.log('up'); setInterval(() => {}, 1000)`);
     await until(() => run.out.length > 0, 'the command runs');
     await within(() => sandbox.stop());
-    const exitCode = await run.over.catch(() => undefined);
+    const exitCode = await overSoon(run, 'the command of a stopped sandbox');
     assert.notEqual(exitCode, 0);
     assert.equal(sandbox.alive(), false);
     await assert.rejects(within(async () => sandbox.writeFiles([{ path: 'x', content: '' }])));

@@ -11,6 +11,8 @@ const { providerOf } = require('./providers.js');
 const { deadlineOf, shuttingDown } = require('./shutdown.js');
 
 const NAME = 'SandboxExecutorFactory';
+/** How long the end of a session waits for calls that run. */
+const SESSION_WAIT_MS = 250;
 const CLOSING = 'The factory is being cleaned up: it takes no function calls until that is done';
 
 class SandboxExecutorFactory {
@@ -43,13 +45,19 @@ class SandboxExecutorFactory {
   }
 
   static async cleanupSession(sessionId, options) {
+    const deadlineMs = deadlineOf('cleanupSession()', options);
     const factory = mapGet(SandboxExecutorFactory.#sessions, sessionId);
     // Forgotten first: whoever asks for the session from now on gets a fresh factory, not one that is going away.
     mapDelete(SandboxExecutorFactory.#sessions, sessionId);
-    await factory?.cleanup(options);
+    if (!factory) return;
+    const cleaned = factory.cleanup(options);
+    if (deadlineMs !== undefined) return await cleaned;
+    // A server awaits this before it answers. Calls of the session that still run end in the background.
+    if (await isWithin(SESSION_WAIT_MS, outcomeOf(cleaned))) await cleaned;
   }
 
-  constructor(options) {
+  // A rest parameter: `length` is 0, as the original's.
+  constructor(...[options]) {
     this.#options = GivenOptions.of('the constructor', options);
     log(NAME, 'info', {}, 'SandboxExecutorFactory initialized');
   }
@@ -95,7 +103,7 @@ class SandboxExecutorFactory {
     mapForEach(executors, (other) => {
       others[others.length] = other.cleanup(deadlineMs);
     });
-    const leaving = allOf(others, this.#leaving);
+    const leaving = outcomeOf(allOf(others, this.#leaving));
     this.#leaving = leaving;
     const natives = bareArray();
     const clean = (one) => {
@@ -103,12 +111,11 @@ class SandboxExecutorFactory {
     };
     mapForEach(this.#leavingNatives, (_, one) => clean(one));
     if (drain && natives.length === 0) clean(NativeSandboxExecutor.getInstance());
-    try {
-      await allOf(natives);
-      mapDelete(this.#leavingNatives, executor);
-    } finally {
-      await leaving;
-    }
+    const gone = await outcomeOf(allOf(natives));
+    if (!gone.failed) mapDelete(this.#leavingNatives, executor);
+    const left = await leaving;
+    if (gone.failed) throw gone.error;
+    if (left.failed) throw left.error;
     log(NAME, 'info', {}, 'Sandbox executor cleanup completed');
   }
 
@@ -134,10 +141,46 @@ class SandboxExecutorFactory {
   }
 }
 
-/** Waits for the cleanups, and for `before`: whoever cleans up twice is not told that all is gone while it is going. */
+/**
+ * Waits for the cleanups, and for `before`: whoever cleans up twice is not told that all is gone while it is going. The first
+ * failure is thrown when all are over. Each is watched from the start: one that fails while another is waited for would end
+ * the host as an unhandled rejection.
+ */
 async function allOf(cleanups, before) {
+  const outcomes = bareArray();
+  for (let i = 0; i < cleanups.length; i++) outcomes[i] = outcomeOf(cleanups[i]);
   await before;
-  for (let i = 0; i < cleanups.length; i++) await cleanups[i];
+  let failure;
+  for (let i = 0; i < outcomes.length; i++) {
+    const outcome = await outcomes[i];
+    if (outcome.failed) failure ??= outcome;
+  }
+  if (failure) throw failure.error;
+}
+
+/** What becomes of a promise; never rejects. */
+async function outcomeOf(promise) {
+  try {
+    await promise;
+    return { __proto__: null, failed: false };
+  } catch (error) {
+    return { __proto__: null, failed: true, error };
+  }
+}
+
+/** Whether `settling`, which never rejects, settles within `ms`. */
+async function isWithin(ms, settling) {
+  let timer;
+  const late = new Promise((resolve) => {
+    timer = setTimeout(resolve, ms, false);
+  });
+  const inTime = (async () => {
+    await settling;
+    return true;
+  })();
+  const isInTime = await Promise.race([inTime, late]);
+  clearTimeout(timer);
+  return isInTime;
 }
 
 /** Who takes the call, or why nobody does. */

@@ -165,13 +165,13 @@ class ProviderExecutor {
     }
   }
 
-  #known({ stop, started }, error) {
+  #known({ stop, started, record }, error) {
     if (error instanceof SandboxError) return error;
     if (stop.signal.aborted && stop.signal.reason === CLEANED_UP) {
       const text = `Function execution was ended by cleanup()${started ? '' : ' before it ran'}`;
       return new SandboxError(text, { __proto__: null, code: 'CLEANED_UP', phase: started ? 'run' : 'queue' });
     }
-    if (stop.signal.aborted && error === stop.signal.reason) return aborted(error);
+    if (stop.signal.aborted && error === stop.signal.reason) return aborted(error, { phase: record.step() });
     return failure('START_FAILED', 'start', `Provider "${this.#name}" failed`, error);
   }
 
@@ -398,6 +398,11 @@ class CallRecord {
     const mark = { step, atMs: this.#now(), ...more };
     this.#marks.push(mark);
     this.#observer?.mark(mark);
+  }
+
+  /** The step under way. */
+  step() {
+    return this.#marks.at(-1).step;
   }
 
   settled(reason) {

@@ -44,8 +44,10 @@ async function shutdown(options) {
   const others = [...busy].map((executor) => executor.cleanup(deadlineMs));
   // Other threads may have used it where this one has not.
   addonProblem();
-  await Promise.all([loaded()?.shutdown(deadlineMs), ...others]);
+  const ended = await Promise.allSettled([loaded()?.shutdown(deadlineMs), ...others]);
   await drainPool();
+  const failed = ended.find(({ status }) => status === 'rejected');
+  if (failed) throw failed.reason;
 }
 
 /** Takes calls again. */
@@ -86,8 +88,13 @@ async function end(signal, deadlineMs, before) {
   } catch (error) {
     log(CORE_NAME, 'warn', { error: reasonOf(error) }, 'What was to be done before the shutdown failed');
   }
-  await shutdown({ deadlineMs: Math.max(until - performance.now(), 0) });
-  log(CORE_NAME, 'info', { signal }, 'Shut down');
+  try {
+    await shutdown({ deadlineMs: Math.max(until - performance.now(), 0) });
+    log(CORE_NAME, 'info', { signal }, 'Shut down');
+  } catch (error) {
+    // The process ends all the same, as the signal wants it.
+    log(CORE_NAME, 'error', { signal, error: reasonOf(error) }, 'The shutdown failed');
+  }
   // Somebody else who listens ends the process himself. Else it ends as it would have without us: by the signal.
   if (process.listenerCount(signal) > 0) return;
   process.kill(process.pid, signal);

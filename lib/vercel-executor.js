@@ -51,7 +51,7 @@ class VercelSandboxExecutor {
 
   async executeFunctionTool(functionId, args, toolConfig, call) {
     const began = performance.now();
-    const logs = [];
+    const lines = new Lines();
     let isOver = false;
     const site = callSite(VercelSandboxExecutor.prototype.executeFunctionTool);
     const answer = { success: false };
@@ -60,7 +60,7 @@ class VercelSandboxExecutor {
         const given = companions(call);
         const onLogs = (chunk) => {
           // What comes after the answer is not the answer's.
-          if (!isOver) collect(logs, chunk.text);
+          if (!isOver) lines.add(chunk);
           given.onLogs?.(chunk);
         };
         const config = this.#configFor(toolConfig);
@@ -78,7 +78,7 @@ class VercelSandboxExecutor {
       answer.error = error.message;
     }
     isOver = true;
-    return { ...answer, logs, executionTime: Math.round(performance.now() - began) };
+    return { ...answer, logs: lines.all(), executionTime: Math.round(performance.now() - began) };
   }
 
   async cleanup(options) {
@@ -107,13 +107,26 @@ function digestOf(config) {
   }
 }
 
-/** Adds text to lines; the last line is the one that may go on. */
-function collect(lines, text) {
-  const [first, ...rest] = text.split('\n');
-  if (lines.length === 0) lines.push('');
-  lines[lines.length - 1] += first;
-  for (const line of rest) lines.push(line);
-  if (lines.length > LOGS_LIMIT_LINES) lines.splice(0, lines.length - LOGS_LIMIT_LINES);
+/** The last lines that a function printed, in the order of their ends; each is of one stream. */
+class Lines {
+  #ended = [];
+  /** What may go on, by stream. */
+  #open = { __proto__: null, stdout: '', stderr: '' };
+
+  add({ stream, text }) {
+    const [first, ...rest] = text.split('\n');
+    this.#open[stream] += first;
+    for (const line of rest) {
+      this.#ended.push(this.#open[stream]);
+      this.#open[stream] = line;
+    }
+    if (this.#ended.length > LOGS_LIMIT_LINES) this.#ended.splice(0, this.#ended.length - LOGS_LIMIT_LINES);
+  }
+
+  all() {
+    const { stdout, stderr } = this.#open;
+    return [...this.#ended, ...[stdout, stderr].filter((line) => line !== '')].slice(-LOGS_LIMIT_LINES);
+  }
 }
 
 exports.VercelSandboxExecutor = VercelSandboxExecutor;

@@ -7,6 +7,7 @@ const { randomBytes } = require('node:crypto');
 const { posix } = require('node:path');
 const { Writable } = require('node:stream');
 const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
+const { quietly } = require('./logger.js');
 
 const PACKAGE = '@vercel/sandbox';
 const SUPPORTED = '0.0.24 || ^1.10 || ^2 || ^3';
@@ -243,14 +244,17 @@ class VercelSandbox {
     const { signal } = params;
     const command = await this.#machine.runCommand({ ...params, detached: true });
     // Without a wait for the answer: the caller has its reason to be gone.
-    const kill = () => void command.kill('SIGKILL').catch(() => {});
+    // In a listener: what it throws would end the host.
+    const kill = () => void quietly(() => command.kill('SIGKILL'));
     if (signal?.aborted) kill();
     signal?.addEventListener('abort', kill, { once: true });
     const reading = (async () => {
       for await (const { stream, data } of command.logs({ signal })) onOutput(stream, data);
     })();
     try {
-      const [{ exitCode }] = await Promise.all([command.wait({ signal }), reading]);
+      // A function of its own: where `wait` throws at once, nobody would take the rejection of `reading`.
+      const waiting = (async () => command.wait({ signal }))();
+      const [{ exitCode }] = await Promise.all([waiting, reading]);
       return { exitCode };
     } finally {
       signal?.removeEventListener('abort', kill);
@@ -327,7 +331,8 @@ async function explained(credentials, act) {
       serverText(error),
       retryAfter && `rate limited, to be tried again after ${retryAfter} s`,
     ].filter(Boolean);
-    const text = [...new Set(parts)].join(': ');
+    // Newer SDKs have the service's words in their own text.
+    const text = parts.filter((part, at) => !parts.some((other, n) => n < at && other.includes(part))).join(': ');
     const clean = credentials.token ? text.replaceAll(String(credentials.token), '[redacted]') : text;
     throw new Error(clean, { cause: summary(error, status) });
   }

@@ -181,12 +181,7 @@ impl Executor {
     /// `node_abi` is `process.versions.modules` of the host, where the host is Node: what is not known is asked for.
     pub fn new(options_json: &str, env_json: &str, node_abi: Option<String>) -> Self {
         let setup = Setup::read(options_json, env_json, node_abi);
-        let inner = Arc::new(Inner {
-            setup,
-            closing: AtomicUsize::new(0),
-            calls: Mutex::default(),
-            tracker: TaskTracker::new(),
-        });
+        let inner = Arc::new(Inner::new(setup));
         if let Ok(setup) = &inner.setup {
             setup.host.executors().push(Arc::downgrade(&inner));
         }
@@ -514,6 +509,13 @@ fn read_sets(json: &str) -> Result<Vec<BTreeMap<String, String>>, SandboxError> 
 }
 
 impl Inner {
+    fn new(setup: Result<Setup, SandboxError>) -> Self {
+        let tracker = TaskTracker::new();
+        // For good: only a closed tracker tells those who wait that it is empty, and it takes tasks all the same.
+        tracker.close();
+        Self { setup, closing: AtomicUsize::new(0), calls: Mutex::default(), tracker }
+    }
+
     fn setup(&self) -> Result<&Setup, SandboxError> {
         self.setup.as_ref().map_err(Clone::clone)
     }
@@ -581,9 +583,7 @@ impl Inner {
 
     /// Waits until no call of this executor holds anything.
     async fn idle(&self) {
-        self.tracker.close();
         self.tracker.wait().await;
-        self.tracker.reopen();
     }
 
     async fn life(
@@ -1077,5 +1077,32 @@ fn log_report(request: &Request, report: &RunReport, limits: &RunLimits, sandbox
             tracing::error!(target: NATIVE, json_code = %json!(exit_code), json_signal = %json!(signal), stderr = report.stderr_tail, "Function execution failed");
             tracing::warn!(target: NATIVE, toolId = tool, errorCode = %code, stdout = report.stdout_tail, stderr = report.stderr_tail, "Function output of a failed call");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_second_cleanup_does_not_wait_for_ever() {
+        let inner = Inner::new(Err(internal_failure()));
+        let mut context = Context::from_waker(Waker::noop());
+        let first_call = inner.tracker.token();
+        let mut first = pin!(inner.idle());
+        assert_eq!(first.as_mut().poll(&mut context), Poll::Pending);
+        drop(first_call);
+        let second_call = inner.tracker.token();
+        let mut second = pin!(inner.idle());
+        assert_eq!(second.as_mut().poll(&mut context), Poll::Pending, "a call runs");
+        // Its end must not undo what the second one waits for.
+        assert_eq!(first.as_mut().poll(&mut context), Poll::Ready(()));
+        drop(second_call);
+        assert_eq!(second.as_mut().poll(&mut context), Poll::Ready(()));
     }
 }

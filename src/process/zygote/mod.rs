@@ -27,7 +27,7 @@ use rustix::net::{
 use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime::Handle,
-    sync::{oneshot, watch},
+    sync::{Notify, oneshot, watch},
     time::timeout,
 };
 
@@ -88,6 +88,15 @@ pub enum ZygoteError {
         /// What happened.
         what: String,
     },
+    /// What it was to be told does not fit into one message.
+    #[error(
+        "it cannot be told about its {what}, which take more than {} bytes together: let fewer variables pass (option env)",
+        wire::MAX_PAYLOAD_BYTES
+    )]
+    TooLarge {
+        /// What it was to be told.
+        what: &'static str,
+    },
     /// `fork` failed in it.
     #[error("fork: {0}")]
     Fork(io::Error),
@@ -112,6 +121,8 @@ pub struct Client {
 struct Link {
     socket: Arc<AsyncFd<OwnedFd>>,
     children: Arc<Mutex<Children>>,
+    /// Wakes the task that reads: there is a child to wait for.
+    added: Arc<Notify>,
     runtime: Handle,
     /// Kept for as long as the zygote is needed: its process, or the zygote it was forked from.
     _origin: Origin,
@@ -184,8 +195,7 @@ impl Client {
 
     /// Sets the kernel limits of the workers that it forks from now on.
     pub async fn limit(&self, limits: Limits) -> Result<(), ZygoteError> {
-        let packet =
-            Request::Limit { limits }.encode().ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
+        let packet = Request::Limit { limits }.encode().ok_or(ZygoteError::TooLarge { what: "limits" })?;
         self.link.send(&packet, &[]).await.map_err(step("sendmsg"))
     }
 
@@ -238,17 +248,19 @@ impl Client {
         let shown = if shown > 0 { shown_on(&socket, shown).await? } else { Vec::new() };
         let socket = Arc::new(socket);
         let children = Arc::new(Mutex::new(Children::default()));
+        let added = Arc::new(Notify::new());
         let (ready, told) = oneshot::channel();
         tokio::spawn(
             Reader {
                 socket: Arc::clone(&socket),
                 children: Arc::clone(&children),
+                added: Arc::clone(&added),
                 ready: Some(ready),
                 pid: None,
             }
             .run(),
         );
-        let link = Link { socket, children, runtime: Handle::current(), _origin: origin };
+        let link = Link { socket, children, added, runtime: Handle::current(), _origin: origin };
         match timeout(READY_LIMIT, told).await {
             Ok(Ok(Ok((pid, report)))) => {
                 Ok(Self { link: Arc::new(link), report, shown, pid, forks: AtomicU64::new(0) })
@@ -268,23 +280,20 @@ impl Client {
         let (state, watched) = watch::channel(TreeState::default());
         let (forked, answer) = oneshot::channel();
         let id = self.link.add(Child { state, forked: Some(forked) })?;
+        // A request that was not sent has no answer: nobody else would take the entry away.
+        let unsent = ForgetOnDrop { link: &self.link, id };
+        let packet = request(id, group.is_some())
+            .encode()
+            .ok_or(ZygoteError::TooLarge { what: "variables and packages" })?;
+        let mut beside = fds.to_vec();
+        beside.extend(group.as_deref().map(Group::procs));
+        self.link.send(&packet, &beside).await.map_err(step("sendmsg"))?;
+        mem::forget(unsent);
         self.forks.fetch_add(1, Ordering::Relaxed);
         let control =
             Arc::new(ChildControl { id, link: Arc::clone(&self.link), killed: AtomicBool::new(false) });
         // From here on, whatever ends this future kills what was forked.
         let mut unborn = KillOnDrop(Some(Arc::clone(&control)));
-        let packet = request(id, group.is_some())
-            .encode()
-            .ok_or(ZygoteError::Lost { what: "was asked for too much" })?;
-        let sent = {
-            let mut beside = fds.to_vec();
-            beside.extend(group.as_deref().map(Group::procs));
-            self.link.send(&packet, &beside).await
-        };
-        if let Err(error) = sent {
-            self.link.children().by_id.remove(&id);
-            return Err(step("sendmsg")(error));
-        }
         match timeout(FORK_LIMIT, answer).await {
             Ok(Ok(Ok(pid))) => {
                 // Its `Process` sees to its end from here on.
@@ -372,6 +381,7 @@ impl Link {
         children.next_id += 1;
         let id = children.next_id;
         children.by_id.insert(id, child);
+        self.added.notify_one();
         Ok(id)
     }
 
@@ -472,6 +482,18 @@ impl Control for ChildControl {
     }
 }
 
+/// Forgets a child that the zygote was not asked for.
+struct ForgetOnDrop<'a> {
+    link: &'a Link,
+    id: u64,
+}
+
+impl Drop for ForgetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.link.children().by_id.remove(&self.id);
+    }
+}
+
 /// Kills what was forked for a caller that is gone before it had it.
 struct KillOnDrop(Option<Arc<ChildControl>>);
 
@@ -490,6 +512,7 @@ type Readiness = Result<(Option<u32>, String), String>;
 struct Reader {
     socket: Arc<AsyncFd<OwnedFd>>,
     children: Arc<Mutex<Children>>,
+    added: Arc<Notify>,
     ready: Option<oneshot::Sender<Readiness>>,
     /// The zygote's process id, once it said so.
     pid: Option<i32>,
@@ -506,6 +529,8 @@ impl Reader {
                     None => break,
                 },
                 _ = look.tick(), if self.is_needed() => self.pid.into_iter().for_each(sys::resume_if_stopped),
+                // Whether it is needed is asked when this begins to wait: a child that is added meanwhile changes that.
+                () = self.added.notified() => {}
             }
         }
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
@@ -582,5 +607,89 @@ impl Reader {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        process::{Child as Program, Command as Start},
+        time::Instant,
+    };
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::*;
+
+    /// Has nothing to end.
+    struct Uncontrolled;
+
+    impl Control for Uncontrolled {
+        fn terminate(&self) {}
+        fn kill(&self) {}
+    }
+
+    /// A client whose zygote is this test: it is ready, and says nothing more. Its process id is that of `program`.
+    async fn silent_zygote(program: Option<&Program>) -> (Client, OwnedFd) {
+        let (own, theirs) = control_pair().unwrap();
+        let mut ready = vec![0; wire::MAX_REPORT_BYTES - wire::MAX_PAYLOAD_BYTES];
+        ready[0] = 16;
+        let pid = program.map_or(0, Program::id);
+        ready[4..8].copy_from_slice(&pid.to_le_bytes());
+        ready[36..40].copy_from_slice(&wire::VERSION.to_le_bytes());
+        send_now(theirs.as_fd(), &ready, &[]).unwrap();
+        let (_, state) = watch::channel(TreeState::default());
+        let origin = Origin::Launched { _process: Process::new(0, Arc::new(Uncontrolled), state) };
+        (Client::open(own, origin, 0).await.unwrap(), theirs)
+    }
+
+    fn entries(client: &Client) -> usize {
+        client.link.children().by_id.len()
+    }
+
+    #[tokio::test]
+    async fn a_request_that_does_not_fit_leaves_no_entry() {
+        let (client, _theirs) = silent_zygote(None).await;
+        let many_variables = "x".repeat(wire::MAX_PAYLOAD_BYTES + 1);
+        let error = client.fork_zygote(None, None, &many_variables).await.err().unwrap();
+        assert!(matches!(error, ZygoteError::TooLarge { .. }), "{error}");
+        assert!(error.to_string().contains("option env"), "{error}");
+        assert_eq!(entries(&client), 0);
+        assert!(client.is_open(), "it can be asked for other children");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_given_up_before_it_was_sent_leaves_no_entry() {
+        let (client, _theirs) = silent_zygote(None).await;
+        let pause = Duration::from_millis(50);
+        while timeout(pause, client.limit(Limits::default())).await.is_ok() {}
+        assert!(timeout(pause, client.fork_worker(None, None)).await.is_err(), "the socket is full");
+        assert_eq!(entries(&client), 0);
+    }
+
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods, reason = "only stands for a zygote")]
+    async fn a_zygote_that_is_stopped_after_a_request_is_noticed() {
+        let mut program = Start::new("sleep").arg("60").spawn().unwrap();
+        let (client, _theirs) = silent_zygote(Some(&program)).await;
+        // The task that reads waits by now, for a zygote that nobody wants anything of.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let pid = Pid::from_child(&program);
+        kill_process(pid, Signal::STOP).unwrap();
+        let asked = client.fork_worker(None, None);
+        let resumed = async {
+            let began = Instant::now();
+            let stat = format!("/proc/{}/stat", program.id());
+            while fs::read_to_string(&stat).unwrap().contains(") T ") {
+                assert!(began.elapsed() < Duration::from_secs(5), "it is stopped still");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            _ = asked => panic!("nobody answers"),
+            () = resumed => {}
+        }
+        program.kill().unwrap();
+        program.wait().unwrap();
     }
 }

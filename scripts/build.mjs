@@ -2,9 +2,9 @@
 //
 //   node scripts/build.mjs [--debug] [--target <triple>]
 
-import { chmodSync, copyFileSync, renameSync } from 'node:fs';
+import { chmodSync, copyFileSync, existsSync, mkdirSync, readFileSync, renameSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { argumentsOf, installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
 
@@ -21,18 +21,37 @@ const PLATFORMS = {
   'x86_64-pc-windows-msvc': 'win32-x64-msvc',
 };
 
-function buildAddon({ debug, target }) {
-  const args = ['build', '--platform', '--js', 'binding.cjs', '--dts', 'binding.d.cts'];
-  if (!debug) args.push('--release');
-  if (target) args.push('--target', target);
-  sh(process.execPath, [tool('@napi-rs/cli', 'napi'), ...args]);
-}
-
 /** What Linux has besides the addon: the launcher, and the library that a zygote loads. */
 const COMPANIONS = [
   { crate: 'native-sandbox-launcher', file: 'native-sandbox-launcher', name: 'launcher', mode: 0o755 },
   { crate: 'native-sandbox-zygote', file: 'libnative_sandbox_zygote.so', name: 'zygote', mode: 0o644 },
 ];
+
+const targetFolder = () =>
+  JSON.parse(output('cargo', ['metadata', '--format-version', '1', '--no-deps'])).target_directory;
+
+/** Where the addon takes its copies of them from, of this target and profile. */
+const copiesFolder = ({ debug, target }) =>
+  join(targetFolder(), target ?? '', debug ? 'debug' : 'release', 'companions');
+
+function buildAddon({ debug, target, platform }) {
+  const args = ['build', '--platform', '--js', 'binding.cjs', '--dts', 'binding.d.cts'];
+  if (!debug) args.push('--release');
+  if (target) args.push('--target', target);
+  const env = {};
+  if (platform.startsWith('linux')) {
+    args.push('--features', 'companions');
+    env.NSE_COMPANIONS = copiesFolder({ debug, target });
+  }
+  sh(process.execPath, [tool('@napi-rs/cli', 'napi'), ...args], { env });
+}
+
+/** By rename: a host that runs the old one goes on running it, and none ever finds half a file. */
+function put(file, place, mode) {
+  copyFileSync(file, `${place}.new`);
+  chmodSync(`${place}.new`, mode);
+  renameSync(`${place}.new`, place);
+}
 
 function buildCompanions({ debug, target, platform }) {
   const args = ['build', ...COMPANIONS.flatMap(({ crate }) => ['-p', crate])];
@@ -40,14 +59,14 @@ function buildCompanions({ debug, target, platform }) {
   if (target) args.push('--target', target);
   sh('cargo', args);
 
-  const { target_directory: folder } = JSON.parse(output('cargo', ['metadata', '--format-version', '1', '--no-deps']));
+  const copies = copiesFolder({ debug, target });
+  mkdirSync(copies, { recursive: true });
   for (const { file, name, mode } of COMPANIONS) {
-    const built = join(folder, target ?? '', debug ? 'debug' : 'release', file);
-    const place = join(ROOT, `${name}.${platform}`);
-    // By rename: a host that runs the old one goes on running it, and none ever finds half a file.
-    copyFileSync(built, `${place}.new`);
-    chmodSync(`${place}.new`, mode);
-    renameSync(`${place}.new`, place);
+    const built = join(dirname(copies), file);
+    put(built, join(ROOT, `${name}.${platform}`), mode);
+    // One that did not change keeps its time: the addon is then not built anew.
+    const copy = join(copies, name);
+    if (!existsSync(copy) || !readFileSync(copy).equals(readFileSync(built))) put(built, copy, mode);
   }
 }
 
@@ -55,10 +74,10 @@ function buildCompanions({ debug, target, platform }) {
 export function buildSteps({ debug = false, target } = {}) {
   const platform = target ? PLATFORMS[target] : platformArchAbi();
   if (!platform) throw new StepFailed(`unknown target ${target}; known are ${Object.keys(PLATFORMS).join(', ')}`);
-  const steps = [['build the addon', () => buildAddon({ debug, target })]];
-  if (platform.startsWith('linux'))
-    steps.push(['build launcher and zygote library', () => buildCompanions({ debug, target, platform })]);
-  return steps;
+  const addon = ['build the addon', () => buildAddon({ debug, target, platform })];
+  if (!platform.startsWith('linux')) return [addon];
+  // The addon carries a copy of both.
+  return [['build launcher and zygote library', () => buildCompanions({ debug, target, platform })], addon];
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

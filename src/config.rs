@@ -99,6 +99,17 @@ pub enum Tier {
     Isolated,
 }
 
+impl Tier {
+    /// As options and reports have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Confined => "confined",
+            Self::Isolated => "isolated",
+        }
+    }
+}
+
 /// Whether tools may use the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     code_cache,
     compile_cache::Compiler,
-    config::{HostFacts, Settings},
+    config::{HostFacts, Settings, Tier},
     error::{Code, Phase, SandboxError},
     executor::{Answer, Inner, QueueClass, Spent},
     group::{self, CallGroups, Groups, find::Refusal},
@@ -32,6 +32,7 @@ use crate::{
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
+    retry_cell::RetryCell,
     source::{self, CodeCache, CodeKey, Prepared, Runtime as SourceRuntime, SourceError},
     start::{self, Breed, Ladder as _, Rung, RungLadder, ScriptSource, Scripts, WorkerSpec},
     store::{Store, Tree},
@@ -41,7 +42,10 @@ use crate::{
 };
 
 #[cfg(target_os = "linux")]
-use crate::isolation::{Places, Quota, Survey};
+use crate::{
+    config::Network,
+    isolation::{Declined, Places, Quota, Survey, SurveyError, others_reach},
+};
 
 /// Threads of the core's runtime. Two, because nothing on it computes for long: it waits for processes.
 const RUNTIME_THREADS: usize = 2;
@@ -129,8 +133,14 @@ pub struct Host {
     prepared: Mutex<source::Cache>,
     compiled: Mutex<CodeCache>,
     sweeping: AtomicBool,
+    /// What the machine offers: where other users cannot get at what is in a store, and where they can.
     #[cfg(target_os = "linux")]
-    survey: OnceCell<Survey>,
+    surveys: [RetryCell<Survey, SurveyError>; 2],
+    /// Why there is no launcher, as long as there is none.
+    #[cfg(target_os = "linux")]
+    no_launcher: Mutex<Option<String>>,
+    /// The best tier that was in force so far.
+    best_tier: Mutex<Option<Tier>>,
     /// Control groups, by the folder that was named for them.
     groups: Mutex<BTreeMap<Option<PathBuf>, Arc<FoundGroups>>>,
     executors: Mutex<Vec<Weak<Inner>>>,
@@ -145,8 +155,8 @@ struct OpenStore {
     max_bytes: u64,
 }
 
-/// What came of looking for control groups.
-type FoundGroups = OnceCell<Result<Arc<Groups>, Refusal>>;
+/// What came of looking for control groups; the second refusal may pass.
+type FoundGroups = RetryCell<Result<Arc<Groups>, Refusal>, Refusal>;
 
 /// What one executor wants, found out at its first calls.
 #[derive(Debug)]
@@ -154,7 +164,7 @@ pub struct Account {
     settings: Arc<Settings>,
     facts: Arc<HostFacts>,
     terms: OnceCell<Arc<Terms>>,
-    ground: OnceCell<(Store, Ground)>,
+    ground: RetryCell<(Store, Ground), SandboxError>,
     scope: OnceCell<(Scope, Arc<str>)>,
     /// Set once the Node that was named has said that it is one.
     node: OnceCell<()>,
@@ -181,29 +191,31 @@ impl Account {
             settings,
             facts,
             terms: OnceCell::new(),
-            ground: OnceCell::new(),
+            ground: RetryCell::default(),
             scope: OnceCell::new(),
             node: OnceCell::new(),
         }
     }
 
-    /// The store, and what processes that use it are put under.
+    /// The store, and what processes that use it are put under. What cannot be found out now is an error, and is tried again.
     pub async fn ground(&self, host: &'static Host) -> Result<&(Store, Ground), SandboxError> {
         self.ground
-            .get_or_try_init(|| async {
+            .get_or_try(Box::pin(async {
                 let store = host.store(&self.settings, &self.facts).await?;
-                let ground = host.ground(&store, &self.settings, &self.facts).await;
+                let ground = host.ground(&store, &self.settings, &self.facts).await?;
                 let ground = {
                     let in_memory = ground.shield.workers_make_run_folders();
-                    ground.with_groups(host.groups(&self.settings, in_memory).await)
+                    let found = host.groups(&self.settings, in_memory).await;
+                    ground.with_groups(found.map_err(|refusal| not_known(&refusal.why))?)
                 };
                 if self.settings.cpu_thousandths.is_some() && !ground.limits_processors() {
                     tracing::warn!(target: NATIVE, "The option cpus is not in force: see controlGroup in isolationReport()");
                 }
+                host.note(&ground.report);
                 *host.last_report.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(ground.report.clone());
                 Ok((store, ground))
-            })
+            }))
             .await
     }
 
@@ -283,7 +295,7 @@ impl Account {
     }
 }
 
-static HOST: OnceLock<Result<Host, SandboxError>> = OnceLock::new();
+static HOST: OnceLock<Host> = OnceLock::new();
 
 /// Whether the process takes no more calls.
 static CLOSED: AtomicBool = AtomicBool::new(false);
@@ -305,16 +317,28 @@ pub fn is_closed() -> bool {
 
 /// The process's instance, if there is one.
 pub fn existing() -> Option<&'static Host> {
-    HOST.get().and_then(|host| host.as_ref().ok())
+    HOST.get()
 }
 
 /// The process's instance, made at first use.
 ///
 /// # Errors
 ///
-/// When the system gives no threads; every later call gets the same error.
+/// When the system gives no threads; tried again by the next caller.
 pub fn get(settings: &Settings) -> Result<&'static Host, SandboxError> {
-    let host = HOST.get_or_init(Host::new).as_ref().map_err(Clone::clone)?;
+    /// Makes it: one at a time.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let host = if let Some(host) = HOST.get() {
+        host
+    } else {
+        let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = HOST.get() {
+            host
+        } else {
+            let made = Host::new()?;
+            HOST.get_or_init(|| made)
+        }
+    };
     host.keep_swept(settings.cleanup_interval);
     Ok(host)
 }
@@ -354,7 +378,10 @@ impl Host {
             compiled: Mutex::default(),
             sweeping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
-            survey: OnceCell::new(),
+            surveys: Default::default(),
+            #[cfg(target_os = "linux")]
+            no_launcher: Mutex::default(),
+            best_tier: Mutex::default(),
             groups: Mutex::default(),
             executors: Mutex::default(),
             last_report: Mutex::default(),
@@ -545,7 +572,8 @@ impl Host {
             u64::from(mb) * 1024 * 1024
         } else {
             let found = self.runtime.spawn_blocking(start::machine_bytes).await;
-            start::default_limit_bytes(found.unwrap_or(None))
+            // What cannot be read is taken for little.
+            start::default_limit_bytes(found.ok().and_then(Result::ok).flatten())
         };
         self.ladder.limit_memory(bytes);
     }
@@ -570,40 +598,127 @@ impl Host {
     }
 
     #[cfg(target_os = "linux")]
-    async fn ground(&'static self, store: &Store, settings: &Settings, facts: &HostFacts) -> Ground {
-        let survey = self.survey.get_or_init(|| Survey::take(&*self.starter, store)).await;
+    async fn ground(
+        &'static self,
+        store: &Store,
+        settings: &Settings,
+        facts: &HostFacts,
+    ) -> Result<Ground, SandboxError> {
+        let surveyed = self.survey(store).await;
+        let mut no_launcher = None;
+        let survey = match &surveyed {
+            Ok(survey) => Ok(*survey),
+            Err(SurveyError::NoLauncher(reason)) => {
+                no_launcher = Some(reason.clone());
+                // Somebody has accepted by name what is left without it.
+                let accepted = settings.isolation_required == Some(Tier::Base);
+                if accepted { Err(reason) } else { return Err(self.lost(reason)) }
+            }
+            Err(SurveyError::Unknown(reason)) => return Err(not_known(reason)),
+        };
+        let without;
+        let survey = match survey {
+            Ok(survey) => survey,
+            Err(reason) => {
+                self.starter.accept_without_launcher(reason);
+                without = Survey::without_launcher(reason.clone());
+                &without
+            }
+        };
+        *self.no_launcher.lock().unwrap_or_else(PoisonError::into_inner) = no_launcher;
         let (at, base_stores) = (store.clone(), settings.base_store_dirs.clone());
         let (node, env) = (settings.node_path.clone(), settings.boot_env(&facts.env));
         let found = tokio::task::spawn_blocking(move || {
-            let library = process::choice::zygote_library();
-            let places = Places::find(&at, &base_stores, &node, library, &env);
+            // Of no use where it cannot be had; whoever boots a zygote says why.
+            let library = match process::companions::library(&process::choice::zygote_library()) {
+                Ok(process::companions::Library::File(path)) => Some(path),
+                _ => None,
+            };
+            let places = Places::find(&at, &base_stores, &node, library, &env)?;
             let no_reach = places.no_reach(&at);
-            (places, no_reach, start::machine_bytes())
+            Ok::<_, std::io::Error>((places, no_reach, start::machine_bytes()?))
         });
-        let tasks = settings.limits.tasks();
-        let nothing = Survey::default();
-        // It does not panic; a runtime that shuts down serves no call either.
-        let (survey, (places, no_reach, memory)) =
-            found.await.map_or((&nothing, (Places::default(), None, None)), |found| (survey, found));
+        let found = found.await.map_err(|error| not_known(&error))?;
+        let (places, no_reach, memory) = found.map_err(|error| not_known(&error))?;
         let quota = Quota::new(&settings.limits, settings.run_folders, memory);
-        Ground::new(survey, settings.network, places, no_reach, tasks, quota)
+        let tasks = settings.limits.tasks();
+        Ok(Ground::new(survey, settings.network, places, no_reach, tasks, quota))
+    }
+
+    /// What the machine offers to processes that use this store.
+    #[cfg(target_os = "linux")]
+    async fn survey(&'static self, store: &Store) -> Result<&'static Survey, SurveyError> {
+        let place = store.host_dir().join("trial");
+        let reached = tokio::task::spawn_blocking(move || others_reach(&place)).await;
+        let reached = reached.map_err(|error| SurveyError::Unknown(error.to_string()))?;
+        self.surveys[usize::from(reached)].get_or_try(Box::pin(Survey::take(&*self.starter, store))).await
+    }
+
+    /// Less than the kernel offers, for a reason that is not the kernel's.
+    #[cfg(target_os = "linux")]
+    fn lost(&self, reason: &str) -> SandboxError {
+        *self.no_launcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+        let text = format!(
+            "The isolation that this machine offers cannot be set up: {reason}. Nothing was run. Install the package whole, with \
+             launcher.* and zygote.* beside its .node file (a bundler or a copied folder may have left them out); or accept to run \
+             functions without isolation: isolation {{ require: \"base\" }}, or AGENTS_FUNCTION_TOOL_SANDBOX_ISOLATION=base"
+        );
+        SandboxError::new(Code::IsolationUnavailable, Phase::Validate, text)
+    }
+
+    /// Says once which tier is in force, and each time that it is less than it was.
+    fn note(&self, report: &Report) {
+        let mut best = self.best_tier.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *best;
+        *best = Some(before.map_or(report.tier, |before| before.max(report.tier)));
+        let missing = || report.missing_names(before.unwrap_or(Tier::Confined).max(Tier::Confined));
+        match before {
+            // Without a launcher it is by somebody's choice, which was said.
+            None if report.tier == Tier::Base && self.without_launcher().is_none() => tracing::warn!(
+                target: NATIVE,
+                tier = report.tier.name(),
+                missing = missing(),
+                notice = true,
+                "Functions run with the isolation tier base: this machine does not offer more"
+            ),
+            None => tracing::debug!(target: NATIVE, tier = report.tier.name(), "Isolation is in force"),
+            Some(before) if report.tier < before => tracing::warn!(
+                target: NATIVE,
+                tier = report.tier.name(),
+                before = before.name(),
+                missing = missing(),
+                notice = true,
+                "Functions run with less isolation than before in this process"
+            ),
+            Some(_) => {}
+        }
     }
 
     /// Control groups for calls with these settings, whose run folders may be `in_memory`; looked for once for each folder that is named.
-    async fn groups(&'static self, settings: &Settings, in_memory: bool) -> group::Found {
+    ///
+    /// # Errors
+    ///
+    /// What kept it from being found out whether there are any.
+    async fn groups(&'static self, settings: &Settings, in_memory: bool) -> Result<group::Found, Refusal> {
         let found = {
             let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
             if groups.len() >= CGROUP_DIRS_LIMIT && !groups.contains_key(&settings.cgroup_dir) {
-                return Err(Refusal::new(format!(
+                return Ok(Err(Refusal::new(format!(
                     "more than {CGROUP_DIRS_LIMIT} folders are named by cgroupDir"
-                )));
+                ))));
             }
             Arc::clone(groups.entry(settings.cgroup_dir.clone()).or_default())
         };
-        let found = found.get_or_init(|| self.look_for_groups(settings.cgroup_dir.clone())).await.clone();
-        found.map(|groups| {
+        let look = async {
+            match self.look_for_groups(settings.cgroup_dir.clone()).await {
+                Err(refusal) if refusal.passing => Err(refusal),
+                found => Ok(found),
+            }
+        };
+        let found = found.get_or_try(look).await?.clone();
+        Ok(found.map(|groups| {
             CallGroups::new(groups, settings.limits.of_group(settings.cpu_thousandths, in_memory))
-        })
+        }))
     }
 
     #[cfg(target_os = "linux")]
@@ -633,8 +748,8 @@ impl Host {
     }
 
     #[cfg(not(target_os = "linux"))]
-    async fn ground(&'static self, _: &Store, _: &Settings, _: &HostFacts) -> Ground {
-        Ground::base()
+    async fn ground(&'static self, _: &Store, _: &Settings, _: &HostFacts) -> Result<Ground, SandboxError> {
+        Ok(Ground::base())
     }
 
     /// What is in force: for the executor that last served a call, else for `account`.
@@ -642,13 +757,39 @@ impl Host {
         let last = self.last_report.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let report = match last {
             Some(report) => report,
-            None => account.ground(self).await?.1.report.clone(),
+            None => match account.ground(self).await {
+                Ok((_, ground)) => ground.report.clone(),
+                Err(error) => self.report_without_launcher().ok_or(error)?,
+            },
         };
         let in_groups = report.has("controlGroup");
         let cpus = in_groups && self.limits_processors();
         let mut report = json!(report);
         report["limits"] = limits::report(in_groups, cpus);
         Ok(report)
+    }
+
+    /// What is left where calls are rejected because there is no launcher.
+    #[cfg(target_os = "linux")]
+    fn report_without_launcher(&self) -> Option<Report> {
+        let reason = self.no_launcher.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let declined = Declined { why: reason.clone(), enable: "" };
+        let survey = Survey::without_launcher(reason);
+        Some(Ground::new(&survey, Network::Open, Places::default(), None, 0, Err(declined)).report)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn report_without_launcher(&self) -> Option<Report> {
+        None
+    }
+
+    /// Why processes are started without the launcher, or are not started for want of it.
+    fn without_launcher(&self) -> Option<String> {
+        #[cfg(target_os = "linux")]
+        if let Some(reason) = &*self.no_launcher.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Some(reason.clone());
+        }
+        self.starter.refusal().map(str::to_owned)
     }
 
     /// Gives idle sandboxes back, breaks off what runs in the background, and ends an idle launcher. Installed trees stay in the
@@ -709,7 +850,7 @@ impl Host {
             "sources": self.source_metrics(),
             "rung": rung,
             "rungsNotUsed": not_used.iter().map(|(rung, reason)| json!({ "rung": rung, "reason": reason })).collect::<Vec<_>>(),
-            "withoutLauncher": self.starter.refusal(),
+            "withoutLauncher": self.without_launcher(),
             "isolation": *self.last_report.lock().unwrap_or_else(PoisonError::into_inner),
             "counters": self.counters.to_json(),
             "durations": self.counters.durations(),
@@ -763,6 +904,14 @@ fn give_back(sandbox: Sandbox, background: &Supply, runtime: &Handle) {
         drop(sandbox);
     };
     background.spawn_on(wait, runtime);
+}
+
+/// What isolation there is cannot be told at the moment, and nothing runs without it.
+fn not_known(reason: &dyn std::fmt::Display) -> SandboxError {
+    let text = format!(
+        "It could not be found out which isolation this machine offers: {reason}. Nothing was run; the next call tries again"
+    );
+    SandboxError::new(Code::IsolationUnavailable, Phase::Validate, text)
 }
 
 /// The folder that an executor's store lies in.

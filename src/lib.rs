@@ -23,6 +23,7 @@ pub mod pool;
 pub mod process;
 pub mod provider;
 pub mod queue;
+pub mod retry_cell;
 pub mod source;
 pub mod start;
 pub mod store;

@@ -1,10 +1,17 @@
-//! The few calls of kernel and loader without a safe wrapper, and what is read of `/proc`. Empty where there is no Unix.
+//! The few calls of kernel and loader without a safe wrapper, and what is read of `/proc`. Next to nothing where there is no Unix.
 
 #[cfg(unix)]
-pub use unix::{Reaped, own_library, reap, register, wait_until_dead};
+pub use unix::{Reaped, is_passing, own_library, reap, register, wait_until_dead};
 
 #[cfg(target_os = "linux")]
 pub use linux::{is_outside, landlock_abi, processes, resume_if_stopped, signal_exactly};
+
+/// See the one for Unix.
+#[cfg(not(unix))]
+pub fn is_passing(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{Interrupted, OutOfMemory, StorageFull, TimedOut};
+    matches!(error.kind(), Interrupted | OutOfMemory | StorageFull | TimedOut)
+}
 
 #[cfg(unix)]
 mod unix {
@@ -18,6 +25,26 @@ mod unix {
     use tokio::io::{Interest, unix::AsyncFd};
 
     use crate::process::ExitStatus;
+
+    /// Whether an error says that something is short, or slow, at the moment: it says nothing about what the machine offers, and the
+    /// same call may succeed later.
+    pub fn is_passing(error: &io::Error) -> bool {
+        const PASSING: [i32; 11] = [
+            libc::EAGAIN,
+            libc::EDQUOT,
+            libc::EINTR,
+            libc::EIO,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOBUFS,
+            libc::ENOMEM,
+            libc::ENOSPC,
+            libc::ETIMEDOUT,
+            libc::ETXTBSY,
+        ];
+        error.kind() == io::ErrorKind::TimedOut
+            || error.raw_os_error().is_some_and(|errno| PASSING.contains(&errno))
+    }
 
     /// Hands a descriptor to the current tokio runtime, which it must be called in.
     pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {

@@ -38,7 +38,7 @@ fn refusing(calls: &[(c_long, i32)]) -> Vec<Instruction> {
     filter
 }
 
-/// The report of a process that this plan takes something from.
+/// The report of a process that this plan takes something from; the text `unknown: …` where it could not find out what there is.
 async fn report(plan: Plan) -> Value {
     let program = std::env::current_exe().unwrap();
     let mut env = Mark::new().env();
@@ -58,9 +58,14 @@ async fn report(plan: Plan) -> Value {
 async fn inner() {
     let folder = tempfile::Builder::new().prefix("nse-degraded-").tempdir_in("/tmp").unwrap();
     let store = Store::open(folder.path()).unwrap();
-    let survey = Survey::take(&launcher(), &store).await;
-    let ground = Ground::new(&survey, Network::Open, Places::default(), None, 64, quota());
-    println!("{MARK}{}", serde_json::to_string(&ground.report).unwrap());
+    let told = match Survey::take(&launcher(), &store).await {
+        Ok(survey) => {
+            let ground = Ground::new(&survey, Network::Open, Places::default(), None, 64, quota());
+            serde_json::to_string(&ground.report).unwrap()
+        }
+        Err(error) => serde_json::to_string(&format!("unknown: {error}")).unwrap(),
+    };
+    println!("{MARK}{told}");
     drop(store);
 }
 
@@ -128,6 +133,74 @@ async fn without_namespaces_the_tier_confined_stays() {
             assert_eq!(layer(&report, "diskQuota")["inForce"], layer(&offered, "diskQuota")["inForce"]);
         }
     }
+}
+
+/// Before this was told from a refusal, each of these made all functions of the process run unconfined, without a word.
+#[tokio::test]
+async fn what_may_pass_is_no_word_of_the_kernels_about_a_layer() {
+    let offered = report(Plan { capabilities: u64::MAX, ..Plan::default() }).await;
+    let mut calls = vec![
+        (libc::SYS_landlock_create_ruleset, libc::ENOMEM),
+        (libc::SYS_landlock_restrict_self, libc::E2BIG),
+        (libc::SYS_seccomp, libc::ENOMEM),
+        (libc::SYS_capset, libc::EAGAIN),
+    ];
+    if layer(&offered, "mountNamespace")["inForce"] == true {
+        calls.extend([
+            (libc::SYS_unshare, libc::ENOMEM),
+            (libc::SYS_mount, libc::ENOSPC),
+            (libc::SYS_pivot_root, libc::EBUSY),
+            (libc::SYS_pidfd_open, libc::EMFILE),
+            (libc::SYS_setns, libc::ENOMEM),
+            (libc::SYS_memfd_create, libc::ENFILE),
+        ]);
+    }
+    if layer(&offered, "privateUser")["inForce"] == true {
+        calls.push((libc::SYS_setresuid, libc::EAGAIN));
+    }
+    for (call, errno) in calls {
+        // The older way to a filter is to fail as well.
+        let both = [(call, errno), (libc::SYS_prctl, errno)];
+        let refused = if call == libc::SYS_seccomp { seccomp_refused(&both) } else { refusing(&both[..1]) };
+        let told = report(with(refused)).await;
+        let text = told.as_str().unwrap_or_else(|| panic!("call {call}, {errno}: tier {}", told["tier"]));
+        assert!(text.starts_with("unknown: "), "{text}");
+    }
+}
+
+/// As [`refusing`] for the first, and for `prctl(PR_SET_SECCOMP)` alone.
+fn seccomp_refused([(seccomp, errno), (prctl, _)]: &[(c_long, i32); 2]) -> Vec<Instruction> {
+    let step = |code: u32, operand, jump_if, jump_else| Instruction {
+        code: code.try_into().unwrap(),
+        jump_if,
+        jump_else,
+        operand,
+    };
+    let number = |call: &c_long| u32::try_from(*call).unwrap();
+    let refuse = step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno.unsigned_abs(), 0, 0);
+    let compare = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    vec![
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(compare, number(seccomp), 0, 1),
+        refuse,
+        step(compare, number(prctl), 0, 3),
+        // The first argument: low half.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 16, 0, 0),
+        step(compare, libc::PR_SET_SECCOMP.unsigned_abs(), 0, 1),
+        refuse,
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ]
+}
+
+/// A limit of namespaces that an operator has set to none answers as one that is reached for now; what it is set to tells which.
+#[tokio::test]
+async fn a_reached_limit_of_namespaces_passes() {
+    let offered = report(Plan { capabilities: u64::MAX, ..Plan::default() }).await;
+    if layer(&offered, "ipcNamespace")["inForce"] != true {
+        return;
+    }
+    let told = report(with(refusing(&[(libc::SYS_unshare, libc::ENOSPC)]))).await;
+    assert!(told.as_str().is_some_and(|text| text.contains("unshare")), "{told}");
 }
 
 #[tokio::test]

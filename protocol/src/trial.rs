@@ -101,6 +101,29 @@ impl Outcomes {
         matches!(self.get(attempt), 1 | 13 | 30) || self.is_hidden(attempt)
     }
 
+    /// The first attempt, if any, that failed for want of something that may be there again: it was neither let through nor refused.
+    pub fn unclear(&self) -> Option<(Attempt, std::io::Error)> {
+        /// `EINTR`, `EIO`, `EAGAIN`, `ENOMEM`, `ENFILE`, `EMFILE`, `ENOSPC`, `ENOBUFS`, `ETIMEDOUT`, `EDQUOT`.
+        const PASSING: [u64; 10] = [4, 5, 11, 12, 23, 24, 28, 105, 110, 122];
+        let questions = [
+            Attempt::User,
+            Attempt::NetworkNamespace,
+            Attempt::IpcNamespace,
+            Attempt::UtsNamespace,
+            Attempt::PidNamespace,
+            Attempt::Sibling,
+        ];
+        Attempt::ALL.into_iter().find_map(|attempt| {
+            let found = self.get(attempt);
+            // No room is what an attempt to fill the folder is to end with.
+            let is_answer = questions.contains(&attempt) || attempt == Attempt::Fill && self.is_full(attempt);
+            if is_answer || !PASSING.contains(&found) {
+                return None;
+            }
+            Some((attempt, std::io::Error::from_raw_os_error(i32::try_from(found).ok()?)))
+        })
+    }
+
     /// Whether there was no room for more (`ENOSPC`).
     pub fn is_full(&self, attempt: Attempt) -> bool {
         self.get(attempt) == 28

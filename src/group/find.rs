@@ -12,12 +12,19 @@ pub const ENABLE: &str = "a control group that is delegated to the server, with 
 pub struct Refusal {
     /// The reason.
     pub why: String,
+    /// Whether it may pass by itself: then nothing is known, and it is looked for again.
+    pub passing: bool,
 }
 
 impl Refusal {
     /// For this reason.
     pub fn new(why: impl Into<String>) -> Self {
-        Self { why: why.into() }
+        Self { why: why.into(), passing: false }
+    }
+
+    /// For a reason that may pass.
+    pub fn for_now(why: impl Into<String>) -> Self {
+        Self { why: why.into(), passing: true }
     }
 }
 
@@ -142,7 +149,7 @@ pub struct Seen {
 ///
 /// Why not.
 pub fn judge(seen: &Seen, is_managed: bool) -> Result<(), Refusal> {
-    let refuse = |why: String| Err(Refusal { why });
+    let refuse = |why: String| Err(Refusal::new(why));
     let dir = seen.dir.display();
     if !seen.is_group {
         return refuse(format!("{dir} is no folder of a cgroup v2 file system"));

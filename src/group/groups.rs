@@ -27,6 +27,7 @@ use super::{
 use crate::{
     log::NATIVE,
     process::{Command, SpawnError, Spawner},
+    sys::is_passing,
 };
 
 /// What a host's group is called before its number.
@@ -102,9 +103,10 @@ pub async fn detect(spawner: &dyn Spawner, named: Option<PathBuf>) -> Result<Arc
         let group = groups.make(&TRIAL_LIMITS).map_err(|error| groups.cannot("make groups in", &error))?;
         Ok((groups, group))
     });
-    let (groups, group) = opened.await.map_err(|error| Refusal::new(error.to_string()))??;
-    try_one(spawner, group).await.map_err(|why| {
-        Refusal::new(format!("a process could not be put into a group in {}: {why}", groups.base.display()))
+    let (groups, group) = opened.await.map_err(|error| Refusal::for_now(error.to_string()))??;
+    try_one(spawner, group).await.map_err(|Refusal { why, passing }| {
+        let why = format!("a process could not be put into a group in {}: {why}", groups.base.display());
+        Refusal { why, passing }
     })?;
     let groups = Arc::new(groups);
     let sweeping = Arc::clone(&groups);
@@ -116,7 +118,7 @@ pub async fn detect(spawner: &dyn Spawner, named: Option<PathBuf>) -> Result<Arc
 const TRIAL_LIMITS: GroupLimits =
     GroupLimits { memory_bytes: 64 * 1024 * 1024, tasks: 16, cpu_thousandths: None };
 
-async fn try_one(spawner: &dyn Spawner, group: Group) -> Result<(), String> {
+async fn try_one(spawner: &dyn Spawner, group: Group) -> Result<(), Refusal> {
     let victim = i32::try_from(std::process::id()).unwrap_or(1);
     let command = Command {
         program: "trial".into(),
@@ -126,56 +128,69 @@ async fn try_one(spawner: &dyn Spawner, group: Group) -> Result<(), String> {
         ..Command::default()
     };
     let mut started = spawner.spawn(command).await.map_err(|error| match error {
-        SpawnError::Step { step, source, .. } => format!("{step}: {source}"),
-        other => other.to_string(),
+        SpawnError::Step { step, source, .. } => {
+            Refusal { why: format!("{step}: {source}"), passing: is_passing(&source) }
+        }
+        SpawnError::LauncherUnavailable { passing: false, .. } => Refusal::new(error.to_string()),
+        other => Refusal::for_now(other.to_string()),
     })?;
     let mut told = Vec::new();
     let ended = async {
         let _ = started.stdout.read_to_end(&mut told).await;
         started.process.gone().await;
     };
-    tokio::time::timeout(TRIAL_LIMIT, ended).await.map_err(|_| "it did not end".to_owned())
+    tokio::time::timeout(TRIAL_LIMIT, ended).await.map_err(|_| Refusal::for_now("it did not end"))
 }
 
 /// Finds out and makes ready. Blocks.
 fn find(named: Option<&Path>) -> Result<Groups, Refusal> {
     if let Some(named) = named {
-        let seen = look(named);
+        let seen = look(named)?;
         find::judge(&seen, false)?;
         return Groups::open(&seen.dir, seen.controllers);
     }
-    let text = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
-    let standing = find::standing(&text("cgroup"), &text("mountinfo"))?;
-    let (own, parent) = (look(&standing.own), standing.parent.as_deref().map(look));
+    let text = |name: &str| told(&Path::new("/proc/self").join(name));
+    let standing = find::standing(&text("cgroup")?, &text("mountinfo")?)?;
+    let (own, parent) = (look(&standing.own)?, standing.parent.as_deref().map(look).transpose()?);
     let chosen = find::choose(&own, parent.as_ref(), Path::new(SYSTEMD).is_dir())?;
     Groups::open(&chosen.dir, chosen.controllers)
 }
 
-/// Looks at a group.
-fn look(dir: &Path) -> Seen {
-    let is_group = statfs(dir).is_ok_and(|found| i128::from(found.f_type) == MAGIC);
-    Seen { is_group, ..look_into(dir) }
+/// What a file says; nothing where it is not there, or not for this process to read.
+fn told(file: &Path) -> Result<String, Refusal> {
+    match fs::read_to_string(file) {
+        Err(error) if is_passing(&error) => {
+            Err(Refusal::for_now(format!("{} cannot be read: {error}", file.display())))
+        }
+        found => Ok(found.unwrap_or_default()),
+    }
 }
 
-fn look_into(dir: &Path) -> Seen {
-    let text = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+/// Looks at a group.
+fn look(dir: &Path) -> Result<Seen, Refusal> {
+    let is_group = statfs(dir).is_ok_and(|found| i128::from(found.f_type) == MAGIC);
+    Ok(Seen { is_group, ..look_into(dir)? })
+}
+
+fn look_into(dir: &Path) -> Result<Seen, Refusal> {
+    let text = |name: &str| told(&dir.join(name));
     let may = |path: &Path, what| access(path, what).is_ok();
     let says_so = |name: &str| {
         let mut value = [0_u8; 8];
         matches!(getxattr(dir, name, &mut value), Ok(size) if value.get(..size) == Some(b"1"))
     };
-    Seen {
+    Ok(Seen {
         dir: dir.to_owned(),
         is_group: false,
         is_top: !dir.join("cgroup.type").exists(),
         is_writable: may(dir, Access::WRITE_OK | Access::EXEC_OK)
             && may(&dir.join("cgroup.subtree_control"), Access::WRITE_OK)
             && may(&dir.join("cgroup.procs"), Access::WRITE_OK),
-        controllers: Controllers::parse(&text("cgroup.controllers")),
-        enabled: Controllers::parse(&text("cgroup.subtree_control")),
-        has_processes: !text("cgroup.procs").trim().is_empty(),
+        controllers: Controllers::parse(&text("cgroup.controllers")?),
+        enabled: Controllers::parse(&text("cgroup.subtree_control")?),
+        has_processes: !text("cgroup.procs")?.trim().is_empty(),
         is_delegated: ["trusted.delegate", "user.delegate"].into_iter().any(says_so),
-    }
+    })
 }
 
 impl Groups {
@@ -210,7 +225,10 @@ impl Groups {
     }
 
     fn cannot(&self, what: &str, error: &io::Error) -> Refusal {
-        Refusal::new(format!("the kernel does not let the server {what} {}: {error}", self.base.display()))
+        let why = format!("the kernel does not let the server {what} {}: {error}", self.base.display());
+        // The kernel answers EAGAIN where an operator limits the number of groups.
+        let passing = is_passing(error) && error.kind() != io::ErrorKind::WouldBlock;
+        Refusal { why, passing }
     }
 
     fn home(&self) -> std::sync::MutexGuard<'_, Option<Home>> {
@@ -556,7 +574,7 @@ mod tests {
                 ("cgroup.subtree_control", "memory pids\n"),
             ],
         );
-        let seen = [&top, &below].map(|dir| look_into(dir));
+        let seen = [&top, &below].map(|dir| look_into(dir).unwrap());
         let all = Controllers { memory: true, pids: true, cpu: true };
         assert!(seen.iter().all(|seen| seen.controllers == all && seen.is_writable && !seen.is_delegated));
         assert_eq!(
@@ -564,9 +582,9 @@ mod tests {
             [(true, false), (false, true)]
         );
         assert_eq!(seen.each_ref().map(|seen| seen.enabled.suffice()), [false, true]);
-        assert!(!look(&top).is_group, "plain files are no control group");
+        assert!(!look(&top).unwrap().is_group, "plain files are no control group");
         assert_eq!(
-            look(&root.path().join("absent")),
+            look(&root.path().join("absent")).unwrap(),
             Seen { is_top: true, dir: root.path().join("absent"), ..Seen::default() }
         );
     }

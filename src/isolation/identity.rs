@@ -56,6 +56,12 @@ pub(super) fn closed_folder(path: &Path) -> Option<&Path> {
         .find(|folder| std::fs::metadata(folder).is_ok_and(|metadata| metadata.mode() & 0o001 == 0))
 }
 
+/// What is said of such a folder.
+#[cfg(unix)]
+pub(super) fn told_closed(folder: &Path) -> String {
+    format!("other users cannot pass through {}", folder.display())
+}
+
 #[cfg(not(unix))]
 pub(super) fn closed_folder(_: &Path) -> Option<&Path> {
     None

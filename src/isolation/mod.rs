@@ -30,7 +30,7 @@ pub use quota::{Declined, Quota};
 pub use report::{Layer, Report};
 pub use shield::{Ground, Shield};
 #[cfg(target_os = "linux")]
-pub use survey::Survey;
+pub use survey::{Survey, SurveyError};
 
 /// What npm may touch in one phase.
 #[derive(Debug, Clone, Default)]

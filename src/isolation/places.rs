@@ -98,12 +98,11 @@ pub(super) fn is_below(path: &Path, folders: &[&str]) -> bool {
 /// Shared libraries of this very process that are in no folder of the system's: those of a Node in a place of its own. Of
 /// no use where tools run another Node.
 #[cfg(target_os = "linux")]
-pub(super) fn mapped_libraries() -> Vec<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut found = libraries_in(&maps);
+pub(super) fn mapped_libraries() -> std::io::Result<Vec<PathBuf>> {
+    let mut found = libraries_in(&std::fs::read_to_string("/proc/self/maps")?);
     found.sort();
     found.dedup();
-    found
+    Ok(found)
 }
 
 /// The sixth column of each executable mapping, where it names a library: not an addon of the host's.

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::CString,
     hash::{Hash, Hasher},
+    io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -23,6 +24,7 @@ use crate::{
         Store,
         compile_cache::{self, CacheLink},
     },
+    sys::is_passing,
 };
 
 /// `CAP_*` numbers.
@@ -94,8 +96,8 @@ pub struct Places {
     pub files: Vec<PathBuf>,
     /// The scripts of workers and zygotes.
     pub scripts: PathBuf,
-    /// The library inside of zygotes.
-    pub library: PathBuf,
+    /// The file of the library inside of zygotes; none where they inherit it.
+    pub library: Option<PathBuf>,
     /// Folders of all trees.
     pub trees: Vec<PathBuf>,
     /// The folder of all run folders of this host.
@@ -106,33 +108,42 @@ pub struct Places {
 
 impl Places {
     /// Looks for them. `env` are variables that Node reads while it boots. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// What could not be looked at.
     pub fn find(
         store: &Store,
         base_stores: &[PathBuf],
         node: &Path,
-        library: PathBuf,
+        library: Option<PathBuf>,
         env: &BTreeMap<String, String>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let certificates =
             ["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(|name| env.get(*name));
-        let mut files = places::mapped_libraries();
+        let mut files = places::mapped_libraries()?;
         files.extend(certificates.map(PathBuf::from).filter(|path| path.is_absolute()));
-        Self {
-            node: node.canonicalize().unwrap_or_else(|_| node.to_owned()),
+        let node = match node.canonicalize() {
+            Err(error) if is_passing(&error) => return Err(error),
+            // One that cannot be found cannot be started either.
+            found => found.unwrap_or_else(|_| node.to_owned()),
+        };
+        Ok(Self {
+            node,
             files,
             scripts: store.scripts_dir(),
             library,
             trees: store.tree_folders(base_stores),
             runs: store.host_dir().join("runs"),
             root: store.empty_dir(),
-        }
+        })
     }
 
     /// Why another user than the host's could not get at what a worker needs, if so. Blocks.
     pub fn no_reach(&self, store: &Store) -> Option<String> {
         let scripts = store.host_dir();
         let closed = [self.node.as_path(), scripts].into_iter().find_map(identity::closed_folder)?;
-        Some(format!("other users cannot pass through {}", closed.display()))
+        Some(identity::told_closed(closed))
     }
 }
 
@@ -244,7 +255,8 @@ impl Policy {
     pub fn base_zygote(&self) -> Plan {
         let mut rules = self.system(Born::Launched);
         rules.push(needed(&self.places.scripts, READ));
-        rules.push(needed(&self.places.library, RUN));
+        // One that is not there any more is inherited by then.
+        rules.extend(self.places.library.iter().map(|library| optional(library, RUN)));
         rules.extend(self.places.trees.iter().map(|trees| optional(trees, RUN)));
         rules.push(needed(&self.places.runs, OWN));
         // Only each child knows its own number.
@@ -527,7 +539,7 @@ mod tests {
                 node: "/opt/node/bin/node".into(),
                 files: vec!["/srv/ca.pem".into()],
                 scripts: "/tmp/store/runtime/1".into(),
-                library: "/srv/app/node_modules/sandbox/zygote".into(),
+                library: Some("/srv/app/node_modules/sandbox/zygote".into()),
                 trees: vec!["/tmp/store/trees".into()],
                 runs: "/tmp/store/hosts/1/runs".into(),
                 root: "/tmp/store/hosts/1/empty".into(),

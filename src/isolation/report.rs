@@ -89,15 +89,19 @@ impl Report {
         self.layers.iter().filter(move |layer| layer.tier <= tier && layer.decides && !layer.in_force)
     }
 
+    /// Those layers, in words.
+    pub fn missing_names(&self, tier: Tier) -> String {
+        self.missing(tier).map(told).collect::<Vec<_>>().join("; ")
+    }
+
     /// Why calls that need this cannot be served.
     pub fn objection(&self, required: Option<Tier>, network: Network) -> Option<String> {
         if let Some(tier) = required.filter(|tier| *tier > self.tier) {
-            let missing: Vec<_> = self.missing(tier).map(told).collect();
             return Some(format!(
                 "isolation {{ require: \"{}\" }} cannot be met: the tier in force is \"{}\"; missing: {}. See isolationReport()",
-                name(tier),
-                name(self.tier),
-                missing.join("; "),
+                tier.name(),
+                self.tier.name(),
+                self.missing_names(tier),
             ));
         }
         let closed = self.layers.iter().find(|layer| layer.name == "networkClosed");
@@ -108,14 +112,6 @@ impl Report {
 
 fn told(layer: &Layer) -> String {
     layer.why.as_ref().map_or_else(|| layer.name.to_owned(), |why| format!("{} ({why})", layer.name))
-}
-
-fn name(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Base => "base",
-        Tier::Confined => "confined",
-        Tier::Isolated => "isolated",
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! What this machine offers, found out by trying, once per process.
+//!
+//! Only the kernel's own "no" at a step (see [`is_refusal`]) says that a layer is not offered. Whatever else goes wrong says nothing
+//! about the machine: the survey fails with it, and the next call makes another one.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -40,12 +43,29 @@ const TRIAL_ROOM: Quota = Quota { bytes: 1024 * 1024, files: 100 };
 /// Threads of its user: a trial has one.
 const TRIAL_TASKS: u32 = 64;
 
+/// Why it is not known what the machine offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SurveyError {
+    /// There is no launcher to try it with: a file is missing, or cannot be run. Not the kernel's doing.
+    NoLauncher(String),
+    /// Something that may pass: no room, no memory, no process, no descriptor; a trial that ended early, or not at all.
+    Unknown(String),
+}
+
+impl fmt::Display for SurveyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLauncher(reason) | Self::Unknown(reason) => f.write_str(reason),
+        }
+    }
+}
+
 /// What was found.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
     /// What works.
     pub(super) offered: Offered,
-    /// What came of the attempts of a worker, with the network open and closed; `None` where no trial could be made.
+    /// What came of the attempts of a worker, with the network open and closed; `None` where there is no launcher to try it with.
     pub(super) open: Option<Outcomes>,
     pub(super) closed: Option<Outcomes>,
     /// Why not, where something is not offered.
@@ -66,43 +86,70 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Tries everything. Gives what it found in any case: where nothing can be tried, nothing is offered.
-    pub async fn take(spawner: &dyn Spawner, store: &Store) -> Self {
-        let mut survey = Self::expect();
-        let folder = {
+    /// Tries everything.
+    ///
+    /// # Errors
+    ///
+    /// What kept it from being found out.
+    pub async fn take(spawner: &dyn Spawner, store: &Store) -> Result<Self, SurveyError> {
+        let unknown = |what: &dyn fmt::Display| SurveyError::Unknown(what.to_string());
+        let beginning = {
             let store = store.clone();
-            tokio::task::spawn_blocking(move || Folder::create(&store)).await
+            tokio::task::spawn_blocking(move || {
+                let folder = Folder::create(&store)
+                    .map_err(|error| unreadable("make a folder for a trial in", store.host_dir(), &error))?;
+                Ok((Self::expect(&folder.dir)?, folder))
+            })
         };
-        let folder = match folder {
-            Ok(Ok(folder)) => folder,
-            Ok(Err(error)) => return survey.given_up(format!("no folder for a trial: {error}")),
-            Err(error) => return survey.given_up(error.to_string()),
-        };
+        let (mut survey, folder) = beginning.await.map_err(|error| unknown(&error))??;
         for network in [Network::Open, Network::None] {
-            match survey.settle(spawner, &folder, network).await {
-                Ok(outcomes) if network == Network::Open => survey.open = Some(outcomes),
-                Ok(outcomes) => survey.closed = Some(outcomes),
-                Err(reason) => return survey.given_up(reason),
-            }
+            let outcomes = survey.settle(spawner, &folder, network).await?;
+            let place = if network == Network::Open { &mut survey.open } else { &mut survey.closed };
+            *place = Some(outcomes);
         }
-        survey.try_siblings(spawner, &folder).await;
-        let _ = tokio::task::spawn_blocking(move || drop(folder)).await;
-        survey
+        survey.try_siblings(spawner, &folder).await?;
+        // Removed in the background; what stays goes with the host's folder.
+        drop(tokio::task::spawn_blocking(move || drop(folder)));
+        Ok(survey)
     }
 
-    /// What the kernel says about itself, before anything is tried.
-    fn expect() -> Self {
-        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let may_set_groups = text("/proc/self/setgroups").trim() != "deny";
-        let no_users =
-            identity::objection(&text("/proc/self/status"), &text("/proc/self/uid_map"), may_set_groups);
+    /// Of a machine without a launcher, where nothing can be tried: nothing is offered.
+    pub fn without_launcher(reason: String) -> Self {
+        Self { no_trial: Some(reason), ..Self::default() }
+    }
+
+    /// What the kernel says about itself, before anything is tried. `folder` is what a user of a trial has to reach. Blocks.
+    fn expect(folder: &Path) -> Result<Self, SurveyError> {
+        // Kernels without user namespaces, and older ones, have no such files: all users are there, and groups can be set.
+        let or_all = |path: &str, all: &str| match read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(all.to_owned()),
+            found => found.map_err(|error| unreadable("read", Path::new(path), &error)),
+        };
+        let status = "/proc/self/status";
+        let status = read(status).map_err(|error| unreadable("read", Path::new(status), &error))?;
+        let may_set_groups = or_all("/proc/self/setgroups", "allow")?.trim() != "deny";
+        let uid_map = or_all("/proc/self/uid_map", "0 0 4294967295")?;
+        let no_users = identity::objection(&status, &uid_map, may_set_groups)
+            .or_else(|| identity::closed_folder(folder).map(identity::told_closed));
         let (landlock_abi, no_landlock) = match sys::landlock_abi() {
             Ok(abi) => (abi, None),
-            Err(error) => {
+            // No path is looked up yet: a filter of the container's is all that can say EACCES.
+            Err(error) if is_no(&error) || error.raw_os_error() == Some(libc::EACCES) => {
                 (0, Some(format!("the kernel has no Landlock, or does not let it be used ({error})")))
             }
+            Err(error) => return Err(SurveyError::Unknown(format!("landlock_create_ruleset: {error}"))),
         };
-        Self {
+        let mut namespaces = [0; 4];
+        for (inode, name) in namespaces.iter_mut().zip(["net", "ipc", "uts", "pid"]) {
+            let path = format!("/proc/self/ns/{name}");
+            *inode = match fs::metadata(&path) {
+                Ok(metadata) => metadata.ino(),
+                // The kernel was built without.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+                Err(error) => return Err(unreadable("read", Path::new(&path), &error)),
+            };
+        }
+        Ok(Self {
             offered: Offered {
                 landlock_abi,
                 seccomp: true,
@@ -116,16 +163,10 @@ impl Survey {
             },
             no_landlock,
             no_users,
-            namespaces: ["net", "ipc", "uts", "pid"].map(|name| {
-                fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |metadata| metadata.ino())
-            }),
+            namespaces,
             user: rustix::process::getuid().as_raw().into(),
             ..Self::default()
-        }
-    }
-
-    fn given_up(self, reason: String) -> Self {
-        Self { offered: Offered::default(), open: None, closed: None, no_trial: Some(reason), ..self }
+        })
     }
 
     /// Tries with less and less, until a child comes through.
@@ -134,16 +175,16 @@ impl Survey {
         spawner: &dyn Spawner,
         folder: &Folder,
         network: Network,
-    ) -> Result<Outcomes, String> {
+    ) -> Result<Outcomes, SurveyError> {
         for _ in 0..MAX_TRIALS {
             match self.attempt(spawner, folder, network).await {
                 Ok(outcomes) => return Ok(outcomes),
-                Err(Refused::Step(step, error)) if self.without(step, &error) => {}
-                Err(Refused::Step(step, error)) => return Err(format!("{step}: {error}")),
-                Err(Refused::Other(reason)) => return Err(reason),
+                Err(Refused::Step(step, error)) if is_refusal(step, &error) && self.without(step, &error) => {
+                }
+                Err(refused) => return Err(refused.into_error()),
             }
         }
-        Err("every trial failed".to_owned())
+        Err(SurveyError::Unknown("every trial failed".to_owned()))
     }
 
     /// Gives up what a step could not do; whether that was anything.
@@ -193,27 +234,40 @@ impl Survey {
         let parts = folder.parts();
         let (policy, user) = (self.policy(folder, network), drawn()?);
         let plan = policy.worker(Some(user), folder.run(&parts), None);
-        tried(spawner, plan, parts[0].clone(), folder.trial(None)).await
+        let outcomes = tried(spawner, plan, parts[0].clone(), folder.trial(None)).await?;
+        match outcomes.unclear() {
+            None => Ok(outcomes),
+            Some((attempt, error)) => {
+                Err(Refused::Other(format!("a trial could not tell about {attempt:?}: {error}")))
+            }
+        }
     }
 
     /// Whether a base zygote can give each of its workers a PID namespace: by a child that is as a base zygote is.
-    async fn try_siblings(&mut self, spawner: &dyn Spawner, folder: &Folder) {
+    async fn try_siblings(&mut self, spawner: &dyn Spawner, folder: &Folder) -> Result<(), SurveyError> {
         if !self.offered.pids {
             self.offered.worker_pids = false;
-            return;
+            return Ok(());
         }
-        let found = self.attempt_siblings(spawner, folder).await;
-        let why = match found {
-            Ok(outcomes) => match i32::try_from(outcomes.get(Attempt::Sibling)).unwrap_or(0) {
-                libc::ESRCH => return,
+        let why = match self.attempt_siblings(spawner, folder).await {
+            Ok(outcomes) => match i32::try_from(outcomes.get(Attempt::Sibling)).unwrap_or(libc::EIO) {
+                libc::ESRCH => return Ok(()),
                 0 => "one worker reached another".to_owned(),
-                errno => io::Error::from_raw_os_error(errno).to_string(),
+                errno => {
+                    let error = io::Error::from_raw_os_error(errno);
+                    if !is_no(&error) && errno != libc::EACCES {
+                        let told = format!("a trial of two workers' PID namespaces failed: {error}");
+                        return Err(SurveyError::Unknown(told));
+                    }
+                    error.to_string()
+                }
             },
-            Err(Refused::Step(step, error)) => format!("{step}: {error}"),
-            Err(Refused::Other(reason)) => reason,
+            Err(Refused::Step(step, error)) if is_refusal(step, &error) => format!("{step}: {error}"),
+            Err(refused) => return Err(refused.into_error()),
         };
         self.offered.worker_pids = false;
         self.no_worker_pids = Some(why);
+        Ok(())
     }
 
     async fn attempt_siblings(&self, spawner: &dyn Spawner, folder: &Folder) -> Result<Outcomes, Refused> {
@@ -228,7 +282,7 @@ impl Survey {
         let places = Places {
             node: "/dev/null".into(),
             scripts: folder.own.clone(),
-            library: folder.own.clone(),
+            library: None,
             runs: folder.own.clone(),
             root: folder.root.clone(),
             ..Places::default()
@@ -252,6 +306,7 @@ async fn tried(spawner: &dyn Spawner, plan: Plan, cwd: PathBuf, trial: Trial) ->
     };
     let mut started = spawner.spawn(command).await.map_err(|error| match error {
         SpawnError::Step { step, source, .. } => Refused::Step(step, source),
+        SpawnError::LauncherUnavailable { passing: false, .. } => Refused::NoLauncher(error.to_string()),
         other => Refused::Other(other.to_string()),
     })?;
     let mut text = String::new();
@@ -266,7 +321,54 @@ async fn tried(spawner: &dyn Spawner, plan: Plan, cwd: PathBuf, trial: Trial) ->
 
 enum Refused {
     Step(&'static str, io::Error),
+    NoLauncher(String),
     Other(String),
+}
+
+impl Refused {
+    fn into_error(self) -> SurveyError {
+        match self {
+            Self::Step(step, error) => SurveyError::Unknown(format!("a trial failed at {step}: {error}")),
+            Self::NoLauncher(reason) => SurveyError::NoLauncher(reason),
+            Self::Other(reason) => SurveyError::Unknown(reason),
+        }
+    }
+}
+
+fn read(path: &str) -> io::Result<String> {
+    fs::read_to_string(path)
+}
+
+fn unreadable(what: &str, path: &Path, error: &io::Error) -> SurveyError {
+    SurveyError::Unknown(format!("cannot {what} {}: {error}", path.display()))
+}
+
+/// Whether the kernel says that it does not have something, or does not let it be used.
+fn is_no(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP))
+}
+
+/// Whether a step that failed with this error was refused for good. A security module answers `EACCES` to mounts (`AppArmor`) and to new
+/// user namespaces (`SELinux`), and a container's filter to any call; where a step also looks up paths, as Landlock's does, `EACCES`
+/// tells of these. `ENODEV` of a mount is a file system that the kernel was built without.
+fn is_refusal(step: &str, error: &io::Error) -> bool {
+    if is_no(error) {
+        return true;
+    }
+    match (step, error.raw_os_error()) {
+        ("seccomp" | "unshare" | "PID namespace", Some(libc::EACCES))
+        | ("mount" | "mount of /proc" | "mount of run folders", Some(libc::EACCES | libc::ENODEV)) => true,
+        // A limit of namespaces is reached, which passes, unless it is zero.
+        ("unshare" | "PID namespace", Some(libc::ENOSPC | libc::EUSERS)) => namespaces_are_off(),
+        _ => false,
+    }
+}
+
+/// Whether the machine's operator has set a limit of namespaces to none.
+fn namespaces_are_off() -> bool {
+    ["user", "mnt", "pid", "ipc", "uts", "net"].into_iter().any(|kind| {
+        read(&format!("/proc/sys/user/max_{kind}_namespaces")).is_ok_and(|limit| limit.trim() == "0")
+    })
 }
 
 /// A folder with a file that everybody may read and a folder of the child's own. Goes when it is dropped.
@@ -344,7 +446,7 @@ impl Survey {
         let tier = Tier::Confined;
         let Some(open) = self.open else {
             let why = self.no_trial.clone().unwrap_or_else(|| "nothing could be tried".to_owned());
-            let enable = "let the launcher run: see what the log says about it";
+            let enable = "let the launcher run: reinstall the package, or put its files launcher.* and zygote.* beside the addon";
             let deciding = ["noNewPrivileges", "capabilities", "files", "systemCalls"];
             let mut layers: Vec<_> = deciding.map(|name| Layer::off(name, tier, why.clone(), enable)).into();
             let others = ["signals", "privateUser", "networkClosed"];
@@ -386,8 +488,8 @@ impl Survey {
         let tier = Tier::Isolated;
         let own = |name, attempt, host| match (&self.no_trial, &self.no_namespaces, self.open) {
             (Some(why), ..) | (None, Some(why), _) => Layer::off(name, tier, why.clone(), enable),
-            (None, None, Some(open)) if open.get(attempt) != host => Layer::on(name, tier),
-            _ => Layer::off(name, tier, "a trial had the host's", enable),
+            (None, None, Some(open)) if is_own(open.get(attempt), host) => Layer::on(name, tier),
+            _ => Layer::off(name, tier, "a trial had the host's, or could not tell", enable),
         };
         let mounts = match (&self.no_mounts, &self.no_landlock, self.open) {
             (Some(why), ..) | (None, Some(why), _) => Layer::off("mountNamespace", tier, why.clone(), enable),
@@ -445,7 +547,7 @@ impl Survey {
             [&self.no_trial, &self.no_pids, &self.no_namespaces, &self.no_mounts, &self.no_landlock];
         let why = match (refused.into_iter().flatten().next(), self.open) {
             (Some(why), _) => why.clone(),
-            (None, Some(open)) if open.get(Attempt::PidNamespace) != self.namespaces[3] => {
+            (None, Some(open)) if is_own(open.get(Attempt::PidNamespace), self.namespaces[3]) => {
                 let how_far = self.no_worker_pids.as_ref().map_or_else(
                     || "one for each worker, but for those of a tree's zygote, which are in that zygote's".to_owned(),
                     |why| {
@@ -456,7 +558,7 @@ impl Survey {
                 );
                 return Layer::on("pidNamespace", Tier::Isolated).but(how_far);
             }
-            _ => "a trial had the host's".to_owned(),
+            _ => "a trial had the host's, or could not tell".to_owned(),
         };
         Layer::off("pidNamespace", Tier::Isolated, why, enable)
     }
@@ -479,7 +581,7 @@ impl Survey {
             let why = self.no_seccomp.clone().unwrap_or_else(|| "a socket was let through".to_owned());
             return Layer::off("networkClosed", Tier::Confined, why, enable);
         };
-        let own = closed.get(Attempt::NetworkNamespace) != self.namespaces[0];
+        let own = is_own(closed.get(Attempt::NetworkNamespace), self.namespaces[0]);
         let by = if own {
             "by a network namespace and by a filter of system calls"
         } else {
@@ -489,7 +591,79 @@ impl Survey {
     }
 }
 
+/// Whether the inode of a trial's namespace is known, and not the host's.
+fn is_own(found: u64, host: u64) -> bool {
+    found != 0 && found != host
+}
+
 fn through(outcomes: Outcomes, attempts: &[Attempt]) -> String {
     let through = attempts.iter().filter(|attempt| !outcomes.is_refused(**attempt));
     through.map(|attempt| format!("{attempt:?}")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(errno: i32) -> io::Error {
+        io::Error::from_raw_os_error(errno)
+    }
+
+    const STEPS: [&str; 8] = [
+        "unshare",
+        "PID namespace",
+        "mount",
+        "mount of /proc",
+        "mount of run folders",
+        "setresuid",
+        "landlock",
+        "seccomp",
+    ];
+
+    #[test]
+    fn the_kernels_no_is_one_at_every_step() {
+        for step in STEPS {
+            for errno in [libc::EPERM, libc::ENOSYS, libc::EINVAL, libc::EOPNOTSUPP] {
+                assert!(is_refusal(step, &error(errno)), "{step}: {}", error(errno));
+            }
+        }
+    }
+
+    #[test]
+    fn what_may_pass_is_no_refusal_at_any_step() {
+        let passing = [
+            libc::EAGAIN,
+            libc::ENOMEM,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::EIO,
+            libc::EINTR,
+            libc::EBUSY,
+            libc::ENOENT,
+            libc::EDQUOT,
+            libc::ETIMEDOUT,
+        ];
+        for step in STEPS.into_iter().chain(["fork", "pipe", "execve", "posix_spawn", "socketpair", "encode"])
+        {
+            for errno in passing {
+                assert!(!is_refusal(step, &error(errno)), "{step}: {}", error(errno));
+            }
+        }
+        // No room on a disk, where no limit of namespaces is zero.
+        for step in ["mount", "mount of run folders", "landlock"] {
+            assert!(!is_refusal(step, &error(libc::ENOSPC)), "{step}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_looked_up_is_no_word_about_landlock() {
+        assert!(!is_refusal("landlock", &error(libc::EACCES)));
+        assert!(is_refusal("mount", &error(libc::EACCES)));
+    }
+
+    #[test]
+    fn an_unknown_namespace_is_nobodys_own() {
+        assert!(is_own(2, 1));
+        assert!(!is_own(1, 1) && !is_own(0, 1));
+    }
 }

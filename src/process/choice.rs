@@ -1,4 +1,4 @@
-//! Through the launcher where it can run, without it where it cannot; said once in the log.
+//! Through the launcher. Without it outside of Linux, and where somebody has accepted that by name; said once in the log.
 
 use std::{
     path::{Path, PathBuf},
@@ -32,7 +32,7 @@ pub struct ProcessStarter {
     /// Whether the launcher ever started something.
     #[cfg(target_os = "linux")]
     worked: AtomicBool,
-    /// Why the launcher is not used; set once.
+    /// Why processes may be started without the launcher; set once.
     refusal: OnceLock<String>,
 }
 
@@ -60,6 +60,19 @@ impl ProcessStarter {
         if cfg!(target_os = "linux") { self.refusal.get().map(String::as_str) } else { Some("needs Linux") }
     }
 
+    /// Goes on without the launcher where it cannot be run: somebody has accepted the tier base by name. Processes that are to be
+    /// confined are still refused.
+    #[cfg(target_os = "linux")]
+    pub fn accept_without_launcher(&self, reason: &str) {
+        if self.refusal.set(reason.to_owned()).is_ok() {
+            tracing::warn!(
+                target: NATIVE,
+                reason,
+                "Processes are started without the launcher: what a function leaves behind is ended as far as it can be found"
+            );
+        }
+    }
+
     /// Ends an idle launcher; whether there is none any more.
     pub async fn shutdown(&self) -> bool {
         #[cfg(target_os = "linux")]
@@ -68,22 +81,17 @@ impl ProcessStarter {
         true
     }
 
+    /// Never without the launcher by itself: a process that was started so is not confined.
     async fn start(&self, command: Command) -> Result<Started, SpawnError> {
         #[cfg(target_os = "linux")]
-        if self.refusal.get().is_none() {
-            match self.through_launcher(&command).await {
-                Err(error @ SpawnError::LauncherUnavailable { .. })
-                    if !self.worked.load(Ordering::Relaxed) =>
-                {
-                    self.refuse(&error.to_string());
-                }
-                other => return other,
-            }
+        match self.through_launcher(&command).await {
+            Err(SpawnError::LauncherUnavailable { .. }) if self.refusal.get().is_some() => {}
+            other => return other,
         }
         self.plain.spawn(command).await
     }
 
-    /// One that ran before and died again and again is waited for; it is no reason to go on without.
+    /// One that ran before and died again and again is waited for.
     #[cfg(target_os = "linux")]
     async fn through_launcher(&self, command: &Command) -> Result<Started, SpawnError> {
         let end = Instant::now() + REPLACEMENT_LIMIT;
@@ -102,17 +110,6 @@ impl ProcessStarter {
             return started;
         }
     }
-
-    #[cfg(target_os = "linux")]
-    fn refuse(&self, reason: &str) {
-        if self.refusal.set(reason.to_owned()).is_ok() {
-            tracing::warn!(
-                target: NATIVE,
-                reason,
-                "Processes are started without the launcher: what a function leaves behind is ended as far as it can be found"
-            );
-        }
-    }
 }
 
 impl Spawner for ProcessStarter {
@@ -121,7 +118,7 @@ impl Spawner for ProcessStarter {
     }
 }
 
-/// The zygote's native library, which lies beside this one.
+/// Where the zygote's native library lies: beside this one. See [`companions`](super::companions) for where it does not.
 pub fn zygote_library() -> PathBuf {
     beside(&crate::sys::own_library(), "zygote")
 }

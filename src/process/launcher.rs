@@ -56,11 +56,13 @@ struct Patience {
 struct Slot {
     connection: Option<Connection>,
     backoff: Backoff,
+    /// Why the last launcher did not start.
+    last_failure: Option<String>,
 }
 
 impl LauncherSpawner {
-    /// `binary` is the absolute path of `native-sandbox-launcher`. Nothing is started yet. A first spawn that gives
-    /// [`SpawnError::LauncherUnavailable`] says that the binary cannot be run here.
+    /// `binary` is the absolute path of `native-sandbox-launcher`; where that cannot be run, the copy inside of this library is, if it
+    /// has one. Nothing is started yet.
     pub fn new(binary: PathBuf) -> Self {
         Self {
             binary,
@@ -112,29 +114,36 @@ impl LauncherSpawner {
             slot.backoff.died(born, died);
         }
         if slot.connection.is_none() {
-            let connection = self.connect(&mut slot.backoff).await?;
+            let connection = self.connect(&mut slot).await?;
             slot.connection = Some(connection);
         }
         let connection =
-            slot.connection.as_mut().ok_or_else(|| self.unavailable("it did not start".into()))?;
+            slot.connection.as_mut().ok_or_else(|| self.unavailable("it did not start".into(), true))?;
         Ok((connection.next_id(), connection.requests()))
     }
 
-    async fn connect(&self, backoff: &mut Backoff) -> Result<Connection, SpawnError> {
+    async fn connect(&self, slot: &mut Slot) -> Result<Connection, SpawnError> {
         let now = Instant::now();
-        if let Some(wait) = backoff.wait(now) {
-            let text = format!("it ended at once several times; the next try is in {} ms", wait.as_millis());
-            return Err(self.unavailable(text));
+        if let Some(wait) = slot.backoff.wait(now) {
+            let last = slot.last_failure.as_ref().map(|last| format!(" (last: {last})")).unwrap_or_default();
+            let wait = wait.as_millis();
+            let text = format!("it ended at once several times{last}; the next try is in {wait} ms");
+            return Err(self.unavailable(text, true));
         }
         let connection = Connection::open(&self.binary, self.patience).await;
-        if matches!(connection, Err(SpawnError::LauncherUnavailable { .. })) {
-            backoff.died(now, now);
+        match &connection {
+            Err(SpawnError::LauncherUnavailable { reason, .. }) => {
+                slot.backoff.died(now, now);
+                slot.last_failure = Some(reason.clone());
+            }
+            Err(_) => {}
+            Ok(_) => slot.last_failure = None,
         }
         connection
     }
 
-    fn unavailable(&self, reason: String) -> SpawnError {
-        SpawnError::LauncherUnavailable { path: self.binary.display().to_string(), reason }
+    fn unavailable(&self, reason: String, passing: bool) -> SpawnError {
+        SpawnError::LauncherUnavailable { path: self.binary.display().to_string(), reason, passing }
     }
 
     async fn start(&self, command: Command) -> Result<Started, SpawnError> {
@@ -203,7 +212,16 @@ fn pack(
             source,
         })?);
     }
-    let targets = [1, 2, 3][..fds.len()].to_vec();
+    let mut targets = [1, 2, 3][..fds.len()].to_vec();
+    if let Some(given) = &command.descriptor_4 {
+        let copy = given.try_clone();
+        fds.push(copy.map_err(|source| SpawnError::Step {
+            step: "dup",
+            subject: program.to_owned(),
+            source,
+        })?);
+        targets.push(4);
+    }
     if let Some(group) = &command.group {
         let copy = group.procs().try_clone_to_owned();
         fds.push(copy.map_err(|source| SpawnError::Step {

@@ -4,6 +4,8 @@
 
 #[cfg(unix)]
 pub mod choice;
+#[cfg(target_os = "linux")]
+pub mod companions;
 #[cfg(unix)]
 mod ends;
 #[cfg(target_os = "linux")]
@@ -62,6 +64,9 @@ pub struct Command {
     /// What the process gets as descriptor 3 instead of a channel.
     #[cfg(unix)]
     pub descriptor_3: Option<Arc<std::os::fd::OwnedFd>>,
+    /// What the process gets as descriptor 4. Only the launcher can do that.
+    #[cfg(unix)]
+    pub descriptor_4: Option<Arc<std::os::fd::OwnedFd>>,
     /// The program will fork itself: the memory of V8 must pass on to its children.
     pub forks: bool,
     /// What the process gives up before the program runs. Only the launcher can do that.
@@ -262,13 +267,15 @@ pub enum SpawnError {
         /// What was to be started.
         program: String,
     },
-    /// The launcher cannot be run on this system; `plain` is what is left.
+    /// There is no launcher: its binary cannot be run, or a launcher has just failed to start.
     #[error("the launcher {path} cannot be used: {reason}")]
     LauncherUnavailable {
         /// Its binary.
         path: String,
         /// Why, and what to do.
         reason: String,
+        /// Whether the reason may pass by itself: a shortage, a time-out, a launcher that somebody killed.
+        passing: bool,
     },
     /// Arguments and environment do not fit into one request.
     #[error("arguments and environment of {program} are too large: {bytes} bytes, at most {limit_bytes}")]

@@ -60,7 +60,8 @@ impl Spawner for PlainSpawner {
 fn start(command: &Command) -> Result<Started, SpawnError> {
     let program = command.program.display().to_string();
     let confined = command.confinement.is_some() || command.trial.is_some();
-    if command.forks || command.descriptor_3.is_some() || command.group.is_some() || confined {
+    let given = command.descriptor_3.is_some() || command.descriptor_4.is_some();
+    if command.forks || given || command.group.is_some() || confined {
         let source = io::Error::new(io::ErrorKind::Unsupported, "needs the launcher");
         return Err(SpawnError::Step { step: "start", subject: program, source });
     }

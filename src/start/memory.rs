@@ -1,6 +1,9 @@
 //! How much memory there is, and how much a process holds. Reads `/proc`; `limit_of` and `default_limit_bytes` are pure.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -19,13 +22,28 @@ pub fn default_limit_bytes(memory_bytes: Option<u64>) -> u64 {
     memory_bytes.map_or(LIMIT_UNKNOWN_BYTES, |bytes| (bytes / SHARE).clamp(LIMIT_MIN_BYTES, LIMIT_MAX_BYTES))
 }
 
-/// The memory of the machine, or of the container where that may have less, bytes. Blocks, some ten system calls.
-pub fn machine_bytes() -> Option<u64> {
-    let text = |name: &str| fs::read_to_string(format!("/proc/{name}")).unwrap_or_default();
-    let machine = kib_of(&text("meminfo"), "MemTotal:")?;
-    let limits = limit_files(&text("self/cgroup"), &text("self/mountinfo"));
-    let limits = limits.iter().filter_map(|file| limit_of(&fs::read_to_string(file).ok()?));
-    Some(limits.fold(machine, u64::min))
+/// The memory of the machine, or of the container where that may have less, bytes; none where nobody tells. Blocks, some ten system
+/// calls.
+///
+/// # Errors
+///
+/// It could not be read, though it is told.
+pub fn machine_bytes() -> io::Result<Option<u64>> {
+    let text = |name: &str| told(Path::new("/proc").join(name));
+    let Some(machine) = kib_of(&text("meminfo")?, "MemTotal:") else { return Ok(None) };
+    let mut least = machine;
+    for file in limit_files(&text("self/cgroup")?, &text("self/mountinfo")?) {
+        least = least.min(limit_of(&told(file)?).unwrap_or(u64::MAX));
+    }
+    Ok(Some(least))
+}
+
+/// What a file says; nothing where it is not there, or not for this process to read.
+fn told(file: PathBuf) -> io::Result<String> {
+    match fs::read_to_string(file) {
+        Err(error) if crate::sys::is_passing(&error) => Err(error),
+        found => Ok(found.unwrap_or_default()),
+    }
 }
 
 /// The files that say what the control groups of this process, of both versions, may hold; from the inside to the outside.
@@ -125,7 +143,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn this_machine_and_this_process_have_memory() {
-        let (machine, own) = (machine_bytes().unwrap(), held_bytes(std::process::id()));
+        let (machine, own) = (machine_bytes().unwrap().unwrap(), held_bytes(std::process::id()));
         assert!(own > 100_000 && machine > own, "{own} of {machine}");
         let private = private_bytes(std::process::id()).unwrap();
         assert!(private > 100_000 && private <= machine, "{private}");

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -33,6 +33,7 @@ use crate::{
     log::NATIVE,
     process::{
         BoxFuture, Command, Spawner,
+        companions::{self, Library},
         zygote::{Client, ZygoteError},
     },
     store::{
@@ -73,6 +74,9 @@ const MAX_TRIES: usize = 16;
 
 /// How long one package may take to load, milliseconds.
 const LOAD_LIMIT_MS: u32 = 5_000;
+
+/// What a zygote calls a library that it has inherited as descriptor 4; `zygote.cjs` closes that once it is loaded.
+const LIBRARY_IN_MEMORY: &str = "/proc/self/fd/4";
 
 /// Why there is no forked worker.
 pub(super) enum NoZygote {
@@ -392,11 +396,18 @@ impl Zygotes {
         })
     }
 
-    /// The library, where the dynamic linker can be told its path: spaces and colons separate (ld.so(8)).
-    fn preload(&self) -> Option<OsString> {
-        let path = self.library.as_os_str();
-        let separates = |byte: &u8| matches!(byte, b' ' | b':' | b'\t' | b'\n');
-        (!path.as_encoded_bytes().iter().any(separates)).then(|| path.to_os_string())
+    async fn library(&self) -> Result<Library, String> {
+        let beside = self.library.clone();
+        let told = |error: &dyn std::fmt::Display| {
+            format!(
+                "the zygote's library {} cannot be used: {error}; reinstall the package",
+                self.library.display()
+            )
+        };
+        match tokio::task::spawn_blocking(move || companions::library(&beside)).await {
+            Ok(found) => found.map_err(|error| told(&error)),
+            Err(error) => Err(told(&error)),
+        }
     }
 
     async fn boot_base(&self, breed: &Arc<Breed>, scripts: &ScriptSource) -> Result<Arc<Nest>, String> {
@@ -406,7 +417,12 @@ impl Zygotes {
         let runs = breed.store.0.runs().map_err(|error| error.to_string())?;
         let mut env: Vec<_> =
             breed.boot_env.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        env.extend(self.preload().map(|library| ("LD_PRELOAD".into(), library)));
+        let library = self.library().await?;
+        let (library, descriptor_4) = match library {
+            Library::File(path) => (path.into_os_string(), None),
+            Library::Memory(memory) => (LIBRARY_IN_MEMORY.into(), Some(memory)),
+        };
+        env.extend(preload(&library).map(|library| ("LD_PRELOAD".into(), library)));
         let command = Command {
             program: breed.node.clone(),
             args: vec![
@@ -419,12 +435,13 @@ impl Zygotes {
                 "--v8-pool-size=1".into(),
                 spawn::heap_flag(breed),
                 scripts.zygote.into_os_string(),
-                self.library.clone().into_os_string(),
+                library,
                 scripts.worker.into_os_string(),
             ],
             env,
             cwd: PathBuf::from("/"),
             confinement: breed.shield.base_zygote(),
+            descriptor_4,
             ..Command::default()
         };
         let began = Instant::now();
@@ -757,6 +774,12 @@ impl Zygotes {
         let lines = std::mem::take(&mut *self.lines());
         drop(lines);
     }
+}
+
+/// The library, where the dynamic linker can be told its path: spaces and colons separate (ld.so(8)).
+fn preload(library: &OsStr) -> Option<OsString> {
+    let separates = |byte: &u8| matches!(byte, b' ' | b':' | b'\t' | b'\n');
+    (!library.as_encoded_bytes().iter().any(separates)).then(|| library.to_os_string())
 }
 
 /// Where the run folders of a zygote's workers are: what is mounted there, where they are in memory.

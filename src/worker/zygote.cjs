@@ -34,6 +34,9 @@ const vm = require('node:vm');
 const OLDEST_NODE = 22;
 const CONTROL_FD = 3;
 const CHANNEL_FD = 3;
+/** What the library is called that this process has inherited, and by which descriptor. */
+const LIBRARY_IN_MEMORY = '/proc/self/fd/4';
+const LIBRARY_FD = 4;
 /** How long one module may take to load, unless the request says otherwise. */
 const LOAD_LIMIT_MS = 2000;
 /** Turns of the event loop that a module gets to finish what it began at load. */
@@ -97,6 +100,7 @@ const native = loadNative(process.argv[2]);
 function loadNative(path) {
   const module = { exports: {} };
   process.dlopen(module, path);
+  if (path === LIBRARY_IN_MEMORY) fs.closeSync(LIBRARY_FD);
   return module.exports;
 }
 

@@ -106,19 +106,18 @@ impl Connection {
             Ok(Ok(other)) => {
                 child.kill();
                 let reason = format!("it speaks another version ({other:?}); reinstall the package");
-                return Err(unavailable(binary, reason));
+                return Err(unavailable(binary, reason, false));
             }
             Ok(Err(error)) => {
                 child.kill();
                 let status = child.ended().await.status;
-                return Err(unavailable(binary, format!("it ended at once ({status:?}, {error})")));
+                let reason = format!("it ended at once ({status:?}, {error})");
+                return Err(unavailable(binary, reason, was_killed(status)));
             }
             Err(_) => {
                 child.kill();
-                return Err(unavailable(
-                    binary,
-                    format!("it said nothing within {} ms", answer_limit.as_millis()),
-                ));
+                let reason = format!("it said nothing within {} ms", answer_limit.as_millis());
+                return Err(unavailable(binary, reason, true));
             }
         }
         debug!(pid, "launcher started");
@@ -169,6 +168,16 @@ impl Connection {
         }
         // A task that ends without a word has lost its launcher.
         told.await.unwrap_or(true)
+    }
+}
+
+/// Whether it ended for a reason that is not its own: its binary may be sound.
+fn was_killed(status: ExitStatus) -> bool {
+    let outside = [libc::SIGKILL, libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+    match status {
+        ExitStatus::Signal(signal) => outside.contains(&signal),
+        ExitStatus::Lost => true,
+        ExitStatus::Code(_) => false,
     }
 }
 

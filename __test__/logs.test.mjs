@@ -107,12 +107,13 @@ test('a timeout and a failure', async () => {
     factory.executeFunctionTool('t', {}, tool('() => { console.error("the reason"); process.exit(4); }'))
   );
   const failed = await until(
-    () => records.find((one) => one.message === 'Function execution failed' && one.fields.code === 4),
+    () => records.find((one) => one.message === 'Function execution failed' && one.fields.exitCode === 4),
     5000,
     'the failure'
   );
   assert.equal(failed.level, 'error');
   for (const key of ['code', 'signal', 'stderr']) assert.ok(Object.hasOwn(failed.fields, key), key);
+  assert.equal(failed.fields.code, 'EXITED');
   assert.match(failed.fields.stderr, /the reason/);
 });
 
@@ -178,5 +179,59 @@ test('no record has control characters of a function', async () => {
   for (const one of taken) {
     // `JSON.stringify` shows C0 as `\u001b` where the text has the character, and as `\\u001b` where it has that text.
     assert.doesNotMatch(one, /(?<!\\)\\u00[01][0-9a-f]|[\x7f-\x9f\u2028-\u202e\u2066-\u2069]/);
+  }
+});
+
+test('each failure has one record, with tool, code, phase and message, before its promise is rejected', {
+  timeout: 60_000,
+}, async () => {
+  const { NativeSandboxExecutor, SandboxExecutorFactory, registerProvider } = surface();
+  const taken = [];
+  const at = (level) => (fields, message) => taken.push({ level, fields, message });
+  surface().setLogger({ debug: at('debug'), info: at('info'), warn: at('warn'), error: at('error') });
+  registerProvider('log-failing', {
+    create: async () => {
+      throw new Error('no room');
+    },
+  });
+  const factory = new SandboxExecutorFactory();
+  const fields = { sandboxConfig: { provider: 'log-failing', runtime: 'node22' } };
+  for (const [name, code, phase, config, level = 'error', call] of [
+    ['boom', 'TOOL_ERROR', 'run', tool('() => { throw new Error("boom"); }')],
+    ['exits', 'EXITED', 'run', tool('() => process.exit(5)')],
+    ['killed', 'KILLED', 'run', tool('() => { process.kill(process.pid, "SIGKILL"); for (;;); }')],
+    ['slow', 'TIMEOUT', 'run', tool('() => { for (;;); }', { sandbox: { timeout: 400 } })],
+    ['typo', 'INVALID_SOURCE', 'validate', tool('() => {')],
+    ['climbs', 'INVALID_DEPENDENCY', 'validate', tool('() => 1', { dependencies: { '../up': '1' } })],
+    ['absent', 'INSTALL_FAILED', 'install', tool('() => 1', { dependencies: { 'log-gone': '1.0.0' } })],
+    ['circle', 'RESULT_NOT_SERIALIZABLE', 'result', tool('() => { const a = {}; a.a = a; return a; }')],
+    ['nowhere', 'INVALID_CONFIG', 'validate', tool('() => 1', { sandbox: { provider: 'unheard-of' } })],
+    ['elsewhere', 'START_FAILED', 'start', { ...tool('() => 1'), ...fields }],
+    ['left', 'ABORTED', 'validate', tool('() => 1'), 'info', { signal: AbortSignal.abort() }],
+  ]) {
+    const error = await rejection(factory.executeFunctionTool(name, {}, config, call));
+    // At once: it was written before the rejection.
+    const own = taken.filter((one) => one.message === 'Function execution failed' && one.fields.toolId === name);
+    assert.equal(own.length, 1, `${name}: ${JSON.stringify(own)}`);
+    assert.deepEqual(
+      [own[0].level, own[0].fields.code, own[0].fields.phase, own[0].fields.message],
+      [level, code, phase, error.message],
+      name
+    );
+  }
+  const bad = new NativeSandboxExecutor({ timeoutMs: -1 });
+  await rejection(bad.executeFunctionTool('set wrongly', {}, tool('() => 1')));
+  assert.ok(taken.some(({ fields }) => fields.toolId === 'set wrongly' && fields.code === 'INVALID_CONFIG'));
+  const ended = await until(
+    () => taken.find(({ fields }) => fields.toolId === 'killed' && fields.signal === 'SIGKILL'),
+    5000,
+    'the signal'
+  );
+  assert.equal(ended.fields.exitCode, null);
+  for (const { level, fields, message } of taken) {
+    if ('code' in fields) assert.equal(typeof fields.code, 'string', message);
+    if (level === 'error' && /^Fail|^Function/.test(message)) {
+      for (const key of ['toolId', 'code', 'phase', 'message']) assert.ok(fields[key], `${message}: ${key}`);
+    }
   }
 });

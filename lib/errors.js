@@ -3,7 +3,18 @@
 // `SandboxError`, and how the core's outcome (plain values) becomes one.
 
 const { inertCause, plainMessage, plainText, thrownValue } = require('./inert.js');
-const { accessor, captureStackTrace, field, hasOwn, hidden, indexOf, parse, slice } = require('./intrinsics.js');
+const {
+  accessor,
+  captureStackTrace,
+  field,
+  hasOwn,
+  hidden,
+  indexOf,
+  parse,
+  slice,
+  weakMapGet,
+  weakMapSet,
+} = require('./intrinsics.js');
 
 /** @typedef {{ code: string, phase: string, durationMs?: number, stdout?: string, stderr?: string, cause?: unknown }} Details */
 
@@ -82,13 +93,16 @@ function textOf(value) {
   }
 }
 
+/** How the process of a failed call ended, by error: for the log. */
+const exits = new WeakMap();
+
 /**
  * The error of a failed outcome.
  * @param {{ code: string, phase: string, message: string, durationMs: number, stdout?: string, stderr?: string, causeJson?: string }} outcome
  */
 function fromOutcome(outcome) {
   const causeJson = own(outcome, 'causeJson');
-  return new SandboxError(own(outcome, 'message'), {
+  const error = new SandboxError(own(outcome, 'message'), {
     __proto__: null,
     code: own(outcome, 'code'),
     phase: own(outcome, 'phase'),
@@ -97,6 +111,28 @@ function fromOutcome(outcome) {
     stderr: own(outcome, 'stderr'),
     cause: causeJson === undefined ? undefined : thrownValue(parseCause(causeJson)),
   });
+  weakMapSet(exits, error, { exitCode: own(outcome, 'exitCode'), signal: own(outcome, 'exitSignal') });
+  return error;
+}
+
+/**
+ * The fields of the log record about a failed call.
+ * @param {unknown} toolId
+ * @param {SandboxError} error
+ */
+function failureFields(toolId, error) {
+  const { exitCode, signal } = weakMapGet(exits, error) ?? { __proto__: null };
+  const { code, phase, message, durationMs, stderr } = error;
+  return {
+    toolId: textOf(toolId),
+    code,
+    phase,
+    message,
+    durationMs,
+    exitCode: exitCode ?? null,
+    signal: signal ?? null,
+    stderr: stderr ?? '',
+  };
 }
 
 /** What the core set; it leaves out what there is not, or says `null`. */
@@ -115,6 +151,7 @@ function parseCause(json) {
 
 exports.SandboxError = SandboxError;
 exports.callSite = callSite;
+exports.failureFields = failureFields;
 exports.fromOutcome = fromOutcome;
 exports.invalidConfig = invalidConfig;
 exports.reasonOf = reasonOf;

@@ -5,7 +5,15 @@
 const { callSite, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
 const { bareArray, mapDelete, mapForEach, mapGet, mapHas, mapSet } = require('./intrinsics.js');
 const { log } = require('./logger.js');
-const { NativeSandboxExecutor, cleanUp, configure, execute, warm, watched } = require('./native-executor.js');
+const {
+  NativeSandboxExecutor,
+  cleanUp,
+  configure,
+  execute,
+  logFailure,
+  warm,
+  watched,
+} = require('./native-executor.js');
 const { GivenOptions, providerFields } = require('./options.js');
 const { providerOf } = require('./providers.js');
 const { deadlineOf, shuttingDown } = require('./shutdown.js');
@@ -65,8 +73,11 @@ class SandboxExecutorFactory {
   async executeFunctionTool(functionId, args, config, call) {
     const site = callSite(SandboxExecutorFactory.prototype.executeFunctionTool);
     const { problem, sandboxConfig, provider } = routeOf(config);
-    if (problem) throw standAt(problem, site);
-    if (this.#closing > 0) throw standAt(shuttingDown(CLOSING), site);
+    const refusal = problem ?? (this.#closing > 0 ? shuttingDown(CLOSING) : undefined);
+    if (refusal) {
+      logFailure('native', functionId, refusal);
+      throw standAt(refusal, site);
+    }
     if (provider === 'native') return await execute(this.#native(), site, functionId, args, config, call);
     return await watched(provider, functionId, site, (observer) => {
       const fields = providerFields(provider, sandboxConfig);

@@ -142,6 +142,12 @@ function coreLevel() {
   return (typeof level === 'string' && LEVEL_NAMES[level]) || 'debug';
 }
 
+/** The logger of a provider's records; the original's names where it has the provider. */
+function loggerName(provider) {
+  if (provider === 'native') return CORE_NAME;
+  return provider === 'vercel' ? 'VercelSandboxExecutor' : 'ProviderSandboxExecutor';
+}
+
 /** Takes a record of the core. */
 function coreSink({ name, level, message, fields }) {
   log(name, level, orUndefined(() => parse(fields)) ?? {}, message);
@@ -152,5 +158,6 @@ exports.adoptLoggers = adoptLoggers;
 exports.coreLevel = coreLevel;
 exports.coreSink = coreSink;
 exports.log = log;
+exports.loggerName = loggerName;
 exports.quietly = quietly;
 exports.setLogger = setLogger;

@@ -2,7 +2,16 @@
 
 // The provider `native`: forwards a call to the core and turns its outcome into a value or a `SandboxError`.
 
-const { SandboxError, callSite, fromOutcome, invalidConfig, reasonOf, standAt, textOf } = require('./errors.js');
+const {
+  SandboxError,
+  callSite,
+  failureFields,
+  fromOutcome,
+  invalidConfig,
+  reasonOf,
+  standAt,
+  textOf,
+} = require('./errors.js');
 const { Handover } = require('./handover.js');
 const { inertCause } = require('./inert.js');
 const {
@@ -19,7 +28,7 @@ const {
   weakMapGet,
   weakMapSet,
 } = require('./intrinsics.js');
-const { CORE_NAME, log, quietly } = require('./logger.js');
+const { CORE_NAME, log, loggerName, quietly } = require('./logger.js');
 const { native } = require('./native.js');
 const { observe } = require('./observe.js');
 const {
@@ -224,8 +233,9 @@ class NativeSandboxExecutor {
 /** As `answered`, for a call that may be watched: `act` gets who watches, if anybody does. */
 function watched(provider, toolId, site, act) {
   const observer = observe(provider, toolId);
-  if (!observer) return answered(site, act);
-  return observer.run(() => answered(site, () => act(observer)));
+  const failed = (error) => logFailure(provider, toolId, error);
+  if (!observer) return answered(site, act, failed);
+  return observer.run(() => answered(site, () => act(observer), failed));
 }
 
 /** The steps that were not heard of while they began. */
@@ -234,7 +244,7 @@ function marked(observer, marks) {
 }
 
 /** What `act` gives; what it throws becomes a `SandboxError` that stands where the call was made. */
-async function answered(site, act) {
+async function answered(site, act, failed) {
   const began = now();
   try {
     return await act();
@@ -242,8 +252,18 @@ async function answered(site, act) {
     const known = error instanceof SandboxError ? error : outcomeUnknown(error);
     // The core measures what it rejects; what never reached it is measured here.
     if (!known.durationMs) known.durationMs = now() - began;
+    failed?.(known);
     throw standAt(known, site);
   }
+}
+
+/** Codes of calls that their own host ended or did not take: no fault that somebody has to look for. */
+const EXPECTED = { __proto__: null, ABORTED: true, CLEANED_UP: true, SHUTTING_DOWN: true };
+
+/** One record per failed call, before its promise is rejected. */
+function logFailure(provider, toolId, error) {
+  const level = error.code in EXPECTED ? 'info' : 'error';
+  log(loggerName(provider), level, failureFields(toolId, error), 'Function execution failed');
 }
 
 /** Everything of a call that can be wrong with what the caller gave, done before the core hears of it. */
@@ -395,6 +415,7 @@ exports.configure = configure;
 exports.setProviderCounts = setProviderCounts;
 exports.execute = execute;
 exports.isolationReport = isolationReport;
+exports.logFailure = logFailure;
 exports.maintain = maintain;
 exports.parseResult = parseResult;
 exports.takeConfigured = takeConfigured;

@@ -11,7 +11,7 @@ const { Handover } = require('./handover.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
 const { inertCause } = require('./inert.js');
 const { hasOwn, hidden } = require('./intrinsics.js');
-const { log, quietly } = require('./logger.js');
+const { log, loggerName, quietly } = require('./logger.js');
 const { aborted, companions, parseResult, takeConfigured, whenAborted } = require('./native-executor.js');
 const { native } = require('./native.js');
 const {
@@ -23,7 +23,7 @@ const {
   shown,
   toolIdText,
 } = require('./options.js');
-const { idOf, leave, logName, pool } = require('./provider-pool.js');
+const { idOf, leave, pool } = require('./provider-pool.js');
 const { assertOpen, shuttingDown, track } = require('./shutdown.js');
 
 /** Everything of ours in a sandbox is below this folder of its working folder. */
@@ -229,7 +229,7 @@ class ProviderExecutor {
       settled = true;
       clearTimeout(deadline);
       entry.stop.signal.removeEventListener('abort', onStop);
-      const suspect = this.#judged(entry, lease, error);
+      const suspect = this.#judged(lease, error);
       entry.background = finish(lease, id, () => command, end, suspect, details.lingerMs).finally(() => {
         over = true;
       });
@@ -272,9 +272,8 @@ class ProviderExecutor {
   }
 
   /** Whether nobody else may have the sandbox after what happened to a call. */
-  #judged({ toolId }, lease, error) {
+  #judged(lease, error) {
     if (!error) return false;
-    this.#log('error', { functionId: toolId, code: error.code }, 'Function execution failed');
     if (CLEAN.has(error.code)) return false;
     lease.retire();
     return true;
@@ -372,7 +371,7 @@ class ProviderExecutor {
   }
 
   #log(level, fields, message) {
-    log(logName(this.#name), level, { provider: this.#name, ...fields }, message);
+    log(loggerName(this.#name), level, { provider: this.#name, ...fields }, message);
   }
 }
 

@@ -5,7 +5,7 @@
 const { TIMER_LIMIT_MS, bounded } = require('./bounded.js');
 const { tellSandbox } = require('./channels.js');
 const { SandboxError, reasonOf } = require('./errors.js');
-const { log, quietly } = require('./logger.js');
+const { log, loggerName, quietly } = require('./logger.js');
 const { native } = require('./native.js');
 const { setProviderCounts } = require('./native-executor.js');
 const { setPoolDrain } = require('./shutdown.js');
@@ -248,10 +248,10 @@ async function stopped(name, sandbox) {
   const about = { provider: name, sandbox: idOf(sandbox) };
   try {
     await bounded(STOP_LIMIT_MS, undefined, (signal) => sandbox.stop({ signal }));
-    log(logName(name), 'debug', about, 'Cleaned up sandbox');
+    log(loggerName(name), 'debug', about, 'Cleaned up sandbox');
     return true;
   } catch (error) {
-    log(logName(name), 'warn', { ...about, error: reasonOf(error) }, 'Failed to clean up sandbox');
+    log(loggerName(name), 'warn', { ...about, error: reasonOf(error) }, 'Failed to clean up sandbox');
     return false;
   }
 }
@@ -259,11 +259,6 @@ async function stopped(name, sandbox) {
 /** For logs. */
 function idOf(sandbox) {
   return quietly(() => sandbox.id);
-}
-
-/** The original's name for one, ours for others. */
-function logName(provider) {
-  return provider === 'vercel' ? 'VercelSandboxExecutor' : 'ProviderSandboxExecutor';
 }
 
 function tooMany() {
@@ -301,5 +296,4 @@ async function leave(user) {
 
 exports.idOf = idOf;
 exports.leave = leave;
-exports.logName = logName;
 exports.pool = pool;

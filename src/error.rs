@@ -4,6 +4,8 @@ use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
+use crate::process::ExitStatus;
+
 /// Stable identifiers of what went wrong; `SandboxError.code` in JavaScript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
@@ -105,6 +107,8 @@ pub struct SandboxError {
     pub stderr: Option<String>,
     /// What the function threw, as JSON text: `{name, message, stack, cause?, …fields}`.
     pub cause_json: Option<String>,
+    /// How the worker's process ended, where that is what failed.
+    pub exit: Option<ExitStatus>,
 }
 
 impl SandboxError {
@@ -118,6 +122,7 @@ impl SandboxError {
             stdout: None,
             stderr: None,
             cause_json: None,
+            exit: None,
         }
     }
 }

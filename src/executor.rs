@@ -790,6 +790,10 @@ impl Setup {
         let mut worker = self.host.ladder().start(spec).await.map_err(|error| {
             tracing::error!(
                 target: NATIVE,
+                toolId = &*request.tool_id,
+                code = %Code::StartFailed,
+                phase = %Phase::Start,
+                json_message = %json!(error.to_string()),
                 sandboxDir = %sandbox.tree.dir().display(),
                 error = %error,
                 "Failed to spawn node process"
@@ -1067,15 +1071,28 @@ fn log_report(request: &Request, report: &RunReport, limits: &RunLimits, sandbox
         }
         Some(code) => {
             if code == Code::Timeout {
-                tracing::warn!(target: NATIVE, sandboxDir = sandbox_dir, timeout = ms(limits.timeout), "Function execution timed out, killing process");
+                tracing::warn!(
+                    target: NATIVE,
+                    toolId = tool,
+                    code = %code,
+                    phase = %Phase::Run,
+                    json_message = %json!(outcome::timed_out(limits.timeout).message),
+                    sandboxDir = sandbox_dir,
+                    timeout = ms(limits.timeout),
+                    "Function execution timed out, killing process"
+                );
             }
-            let (exit_code, signal) = match report.exit {
-                ExitStatus::Code(code) => (Some(code), None),
-                ExitStatus::Signal(signal) => (None, Some(outcome::signal_name(signal))),
-                ExitStatus::Lost => (None, None),
-            };
-            tracing::error!(target: NATIVE, json_code = %json!(exit_code), json_signal = %json!(signal), stderr = report.stderr_tail, "Function execution failed");
-            tracing::warn!(target: NATIVE, toolId = tool, errorCode = %code, stdout = report.stdout_tail, stderr = report.stderr_tail, "Function output of a failed call");
+            // What failed was logged when the call was answered: here is what is known at the end of its processes.
+            tracing::warn!(
+                target: NATIVE,
+                toolId = tool,
+                code = %code,
+                json_exitCode = %json!(report.exit.code()),
+                json_signal = %json!(report.exit.signal_name()),
+                stdout = report.stdout_tail,
+                stderr = report.stderr_tail,
+                "Function output of a failed call"
+            );
         }
     }
 }

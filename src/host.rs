@@ -28,7 +28,7 @@ use crate::{
     install::{self, InstallContext, Scope},
     isolation::{Ground, Report},
     lifecycle, limits,
-    log::NATIVE,
+    log::{CALL_TOOL, NATIVE},
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
@@ -511,14 +511,14 @@ impl Host {
             let store = order.terms.ctx.store.clone();
             tracing::debug!(
                 target: NATIVE,
-                toolId = tool_id,
+                toolId = &*tool_id,
                 dependencyHash = hash,
                 sandboxDir = %store.tree_dir(&order.key).display(),
                 json_dependencies = %json!(order.dependencies),
                 "Creating new sandbox"
             );
             let began = Instant::now();
-            let tree = supply.tree(&order).await?;
+            let tree = CALL_TOOL.scope(tool_id, supply.tree(&order)).await?;
             lifecycle::tell(
                 || json!({ "event": "created", "provider": "native", "dependencyHash": hash, "durationMs": ms(began.elapsed()) }),
             );

@@ -54,6 +54,13 @@ pub struct SinkId(u64);
 tokio::task_local! {
     /// The sink of the call that a task belongs to.
     pub static CALL_SINK: Option<SinkId>;
+    /// The tool on whose behalf a task works.
+    pub static CALL_TOOL: String;
+}
+
+/// The tool on whose behalf this task works, where there is one.
+pub fn tool_id() -> Option<String> {
+    CALL_TOOL.try_with(Clone::clone).ok()
 }
 
 type Sinks = HashMap<SinkId, (LevelFilter, Arc<dyn Sink>)>;

@@ -34,6 +34,7 @@ use crate::{
     config::millis,
     error::SandboxError,
     executor::{Answer, CallEvents, CancelReason, Executor},
+    process::ExitStatus,
     timeline::Mark,
 };
 
@@ -56,6 +57,10 @@ pub struct Outcome {
     pub stdout: Option<String>,
     pub stderr: Option<String>,
     pub cause_json: Option<String>,
+    /// Of a process whose end is what failed.
+    pub exit_code: Option<i32>,
+    /// And where a signal ended it.
+    pub exit_signal: Option<String>,
     /// JSON of the steps that the call went through, where they were asked for.
     pub steps: Option<String>,
 }
@@ -252,6 +257,8 @@ impl From<SandboxError> for Outcome {
             stdout: error.stdout,
             stderr: error.stderr,
             cause_json: error.cause_json,
+            exit_code: error.exit.and_then(ExitStatus::code),
+            exit_signal: error.exit.and_then(ExitStatus::signal_name).map(str::to_owned),
             ..Self::empty()
         }
     }
@@ -269,6 +276,8 @@ impl Outcome {
             stdout: None,
             stderr: None,
             cause_json: None,
+            exit_code: None,
+            exit_signal: None,
             steps: None,
         }
     }

@@ -42,6 +42,7 @@ use tail::Tail;
 use crate::{
     error::{Code, Phase, SandboxError},
     isolation::{self, NpmPlaces, Shield},
+    log,
     process::{Command, ExitStatus, Process, Spawner},
     store::{Staging, Store, StoreError, Tree, TreeKey},
 };
@@ -427,7 +428,11 @@ impl Attempt {
             tracing::error!(
                 target: "native-sandbox-executor",
                 sandboxDir = %self.dir.display(),
-                code = npm_code,
+                json_toolId = %json!(log::tool_id()),
+                code = %code,
+                phase = %Phase::Install,
+                json_message = %json!(message),
+                npmExit = npm_code,
                 stderr = stderr,
                 "Failed to install dependencies"
             );
@@ -440,6 +445,10 @@ impl Attempt {
             tracing::error!(
                 target: "native-sandbox-executor",
                 sandboxDir = %self.dir.display(),
+                json_toolId = %json!(log::tool_id()),
+                code = %Code::InstallFailed,
+                phase = %Phase::Install,
+                json_message = %json!(error.to_string()),
                 error = %error,
                 "Failed to spawn npm install"
             );

@@ -113,6 +113,18 @@ pub enum ExitStatus {
     Lost,
 }
 
+impl ExitStatus {
+    /// The code, where it ended by one.
+    pub fn code(self) -> Option<i32> {
+        if let Self::Code(code) = self { Some(code) } else { None }
+    }
+
+    /// The name of the signal, where one that has a name ended it.
+    pub fn signal_name(self) -> Option<&'static str> {
+        if let Self::Signal(signal) = self { crate::worker::outcome::signal_name(signal) } else { None }
+    }
+}
+
 /// What is known of a process tree; only ever advances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TreeState {

@@ -108,7 +108,9 @@ impl Notes {
         } else {
             stderr.trim_end().to_owned()
         };
-        SandboxError::new(Code::Exited, Phase::Run, format!("{}: {why}", how(ExitStatus::Code(code))))
+        let exit = ExitStatus::Code(code);
+        let message = format!("{}: {why}", how(exit));
+        SandboxError { exit: Some(exit), ..SandboxError::new(Code::Exited, Phase::Run, message) }
     }
 
     fn lost(&self) -> SandboxError {
@@ -196,7 +198,8 @@ struct Fields<'a> {
 
 fn threw(code: Code, phase: Phase, exit_code: i32, thrown: Thrown) -> SandboxError {
     let message = format!("{}: {}", how(ExitStatus::Code(exit_code)), with_causes(&thrown));
-    SandboxError { cause_json: Some(thrown.json), ..SandboxError::new(code, phase, message) }
+    let exit = Some(ExitStatus::Code(exit_code));
+    SandboxError { cause_json: Some(thrown.json), exit, ..SandboxError::new(code, phase, message) }
 }
 
 fn invalid(thrown: Thrown) -> SandboxError {
@@ -209,7 +212,9 @@ fn invalid(thrown: Thrown) -> SandboxError {
 
 fn killed(signal: i32, stderr: &str) -> SandboxError {
     let why = explained("the process was killed before the function settled", stderr);
-    SandboxError::new(Code::Killed, Phase::Run, format!("{}: {why}", how(ExitStatus::Signal(signal))))
+    let exit = ExitStatus::Signal(signal);
+    let message = format!("{}: {why}", how(exit));
+    SandboxError { exit: Some(exit), ..SandboxError::new(Code::Killed, Phase::Run, message) }
 }
 
 /// What was printed, or `otherwise` if nothing was.

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { ownWorld, rejection, run, surface, tool, until } from './helpers.mjs';
+import { ownWorld, RUNGS, rejection, run, surface, tool, until } from './helpers.mjs';
 
 before(ownWorld);
 after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
@@ -101,3 +101,33 @@ for (const start of ['spawn', 'standby', undefined]) {
     assert.match(left.stdout, /oend\n$/);
   });
 }
+
+test('no warning of this package’s own making is in what a function prints', { timeout: 60_000 }, async () => {
+  const { SandboxExecutorFactory: Factory } = surface();
+  for (const start of RUNGS) {
+    const factory = new Factory({ start });
+    for (const code of [
+      "async () => typeof (await import('node:fs')).readFileSync",
+      "() => import('node:fs').then((fs) => typeof fs.readFileSync)",
+      "import fs from 'node:fs'; export default () => typeof fs.readFileSync",
+      "() => typeof require('node:fs').readFileSync",
+    ]) {
+      const printed = [];
+      const onLogs = ({ text }) => printed.push(text);
+      const result = await factory.executeFunctionTool('t', {}, tool(`${code}`), { onLogs });
+      assert.deepEqual([result, printed.join('')], ['function', ''], `${start}: ${code}`);
+    }
+    // A warning that the function causes itself stays.
+    const error = await rejection(
+      factory.executeFunctionTool(
+        't',
+        {},
+        tool(
+          "async () => { await import('node:fs'); process.emitWarning('own'); await new Promise(setImmediate); process.exit(3); }"
+        )
+      )
+    );
+    assert.match(error.stderr, /Warning: own/);
+    await factory.cleanup();
+  }
+});

@@ -583,9 +583,34 @@ function compileOnly(job, code) {
   self.exit(0);
 }
 
+/** Whether this process was booted for its job. A zygote drops the warning once for all of its children. */
+const isBooted = require.main === module;
+
+/** A text that may call `import()`. */
+const IMPORT_CALL = /\bimport\s*\(/;
+
+/**
+ * Node warns once per process, at the first `import()`, of the loader that this script gives to the code it compiles. The
+ * warning would be in the tool's stderr, so it is drawn here, before anything of the tool runs, and dropped.
+ */
+function dropLoaderWarning(filename) {
+  const { emitWarning } = self;
+  self.emitWarning = () => {};
+  try {
+    const load = vm.compileFunction("return import('node:module')", [], {
+      filename,
+      importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+    });
+    load();
+  } finally {
+    self.emitWarning = emitWarning;
+  }
+}
+
 /** Compiles a script; gives what makes its tool function. */
 function compileScript(job, code, cachedData) {
   const { filename } = job;
+  if (isBooted && IMPORT_CALL.test(code)) dropLoaderWarning(filename);
   const compiled = compileBody(job, code, cachedData, false);
   if (cachedData !== undefined && compiled.cachedDataRejected !== false) send(UNCACHED, '');
   const folder = dirname(filename);
@@ -886,7 +911,7 @@ function start(parsed, code, args, cachedData) {
 
 module.exports = { place, rehearse, serve, serveJob };
 
-if (require.main === module) {
+if (isBooted) {
   // Windows has no descriptor 3 to pass on: there the channel is a named pipe.
   const pipe = self.env.NATIVE_SANDBOX_CHANNEL;
   serve(pipe === undefined ? CHANNEL_FD : fs.openSync(pipe, 'r+'));

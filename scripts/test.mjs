@@ -5,10 +5,10 @@
 //
 // Variables: SHARED_CASES, a folder of shared field cases (else ../shared/cases, where it exists).
 
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join, resolve } from 'node:path';
+import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { buildSteps } from './build.mjs';
+import { runCases } from './cases.mjs';
 import { makePackages } from './pack.mjs';
 import { argumentsOf, installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
 
@@ -78,53 +78,8 @@ async function installSuites() {
   await programs();
 }
 
-/** Runs the shared cases; each must pass, but those listed as exceptions, which must not. */
-function sharedCases(node) {
-  const folder = process.env.SHARED_CASES ? resolve(process.env.SHARED_CASES) : resolve(ROOT, '..', 'shared', 'cases');
-  if (!existsSync(join(folder, 'run.mjs'))) {
-    if (process.env.SHARED_CASES) throw new StepFailed(`SHARED_CASES is set, but ${folder} has no run.mjs`);
-    console.log(
-      `\n*** NOT RUN: there are no shared cases beside this project (${folder}). Set SHARED_CASES to their folder. ***\n`
-    );
-    return;
-  }
-  const scratch = mkdtempSync(join(tmpdir(), 'nse-cases-'));
-  try {
-    judge(runCases(node, folder, join(scratch, 'report.json')));
-  } finally {
-    rmSync(scratch, { recursive: true, force: true });
-  }
-}
-
-function runCases(node, folder, report) {
-  try {
-    sh(node, [join(folder, 'run.mjs'), join(ROOT, 'index.js'), join(folder, 'shared.mjs'), '--report', report], {
-      env: WITHOUT_NPM,
-    });
-  } catch (error) {
-    // Failing cases end it with 1 too; without a report it broke.
-    if (!existsSync(report)) throw error;
-  }
-  return JSON.parse(readFileSync(report, 'utf8'));
-}
-
-function judge(results) {
-  const exceptions = JSON.parse(readFileSync(join(ROOT, '__test__', 'shared-exceptions.json'), 'utf8'));
-  const ran = new Map(results.map(({ id, ok }) => [id, ok]));
-  const complaints = [
-    ...results
-      .filter(({ id, ok }) => !ok && !Object.hasOwn(exceptions, id))
-      .map(({ id, why }) => `${id} failed: ${why}`),
-    ...Object.keys(exceptions)
-      .filter((id) => ran.get(id) === true)
-      .map((id) => `${id} passes: take it off the list of exceptions`),
-    ...Object.keys(exceptions)
-      .filter((id) => !ran.has(id))
-      .map((id) => `${id} is listed as an exception, but there is no such case`),
-  ];
-  for (const [id, reason] of Object.entries(exceptions)) console.log(`known exception: ${id}: ${reason}`);
-  if (results.length === 0) complaints.push('no case ran');
-  if (complaints.length > 0) throw new StepFailed(complaints.join('\n'));
+function cases(node, set, how = {}) {
+  runCases(node, set, { withoutNpm: WITHOUT_NPM, ...how });
 }
 
 /** Named, so that all steps share what they compile: napi names it too. */
@@ -179,7 +134,16 @@ const steps = [
     () => nodeTests((name) => folderOf(name) === 'packages'),
   ],
   ['test runners, tsx, Vite and bundles', () => nodeTests((name) => folderOf(name) === 'runners')],
-  [`shared cases on Node ${MAIN_NODE}`, () => sharedCases(mainNode)],
-  [`shared cases on Node ${process.versions.node}`, () => sharedCases(process.execPath)],
+  [`shared cases on Node ${MAIN_NODE}`, () => cases(mainNode, 'shared')],
+  [`field cases, second set, on Node ${MAIN_NODE}`, () => cases(mainNode, 'field-2', { jobs: 2 })],
+  [`attacks on Node ${MAIN_NODE}`, () => cases(mainNode, 'attacks/attacks', { jobs: 2 })],
+  [`attacks on Node ${MAIN_NODE}, as a user`, () => cases(mainNode, 'attacks/attacks', { jobs: 2, asUser: true })],
+  [`shared cases on Node ${process.versions.node}`, () => cases(process.execPath, 'shared')],
+  ...(options.full ? OTHER_NODES : []).flatMap((version) =>
+    ['shared', 'field-2', 'attacks/attacks'].map((set) => [
+      `cases of ${set} on Node ${version}`,
+      () => cases(nodeOf(version), set, { jobs: 2 }),
+    ])
+  ),
 ];
 process.exitCode = (await runSteps(steps)) ? 0 : 1;

@@ -182,7 +182,42 @@ export interface CallExit {
   leftRunning?: boolean;
 }
 
-/** Optional companions of one call. What these functions throw is ignored. */
+/** A function of the host that a tool may call; see {@link CallOptions.functions}. */
+export type HostFunction = (args: any, context: { signal: AbortSignal }) => unknown;
+
+/** Limits of the conversation between a function and its host. A bad value rejects the call with `INVALID_CONFIG`. */
+export interface FunctionLimits {
+  /** Calls of host functions under way at once, from 1 to 1024. A further one rejects in the function. Default 64. */
+  pending?: number;
+  /** Calls of host functions in all, from 1 to 1000000. A further one rejects in the function. Default 1000. */
+  calls?: number;
+  /** Bytes of the JSON text of one argument, answer or yielded value, from 1 to 67108864. Default 1048576. */
+  messageBytes?: number;
+}
+
+/** Limits of one call. Each may be narrower than the executor's own, not wider: that rejects with `INVALID_CONFIG`. */
+export interface CallLimits {
+  /** As the option `memoryMb`. Calls with a limit of their own have zygotes of their own. */
+  memoryMb?: number;
+  /** As the option `nativeMemoryMb`. */
+  nativeMemoryMb?: number;
+  /** As the option `cpuSeconds`. */
+  cpuSeconds?: number;
+  /** As the option `cpus`. */
+  cpus?: number;
+  /** As the option `openFiles`. */
+  openFiles?: number;
+  /** As the option `fileSizeMb`. */
+  fileSizeMb?: number;
+  /** As the option `diskMb`. */
+  diskMb?: number;
+  /** As the option `maxProcesses`. */
+  maxProcesses?: number;
+  /** As the option `maxOutputBytes`. */
+  maxOutputBytes?: number;
+}
+
+/** Optional companions of one call. What the callbacks throw is ignored. */
 export interface CallOptions {
   /**
    * Ends the call: while it waits, installs or runs. The promise rejects with code `ABORTED` and the signal's reason as
@@ -201,6 +236,38 @@ export interface CallOptions {
    * it keeps no process alive.
    */
   onUsage?(usage: CallUsage): void;
+  /**
+   * Variables of this call, over those of the executor. For secrets: they travel on the call's own channel, reach no other call, no zygote
+   * and no command line, and values of eight characters and more are replaced by `[redacted]` in the error, its tails and the log. That is a
+   * help, no promise: a function can print a secret in another form. `TMPDIR`, `TMP` and `TEMP` are the call's own. At most 256 KiB in
+   * all. Not for providers.
+   */
+  env?: Record<string, string>;
+  /**
+   * Functions of the host that the tool may call, by name; a dot makes objects (`'crm.find'` is `host.crm.find`). The tool gets them in its second
+   * parameter: `async (args, { host }) => (await host.lookup({ id: args.id })).name`.
+   *
+   * Arguments and results travel as JSON, many at once. What a host function throws is an `Error` with its name and message in the tool, and nothing
+   * else of it. `signal` fires when the call has ended; what is answered after that is dropped. A host function may call
+   * `executeFunctionTool` itself: such a call runs on the permit of the call that waits for it, one at a time, at most 8 deep. Not
+   * for providers. See docs/CODE-MODE.md.
+   */
+  functions?: Record<string, HostFunction>;
+  /** Limits of `functions` and `onYield`. */
+  functionLimits?: FunctionLimits;
+  /**
+   * Called with each value that the tool hands to `progress`, which it gets in its second parameter: `async (args, { progress }) => { progress({ done: 1, of: 3 }); … }`.
+   * In order; a value may still come shortly after the result. Where the host is late, the oldest of more than 64 waiting values are dropped. A value has at most 64 KiB as JSON. Not for providers.
+   */
+  onProgress?(progress: any): void;
+  /**
+   * Called with each value that a tool yields which is an `async function*`; its return value is the result of the call. The next value is handed
+   * over when the promise that this returns has settled, and the tool waits when 16 values are under way. The result comes when all
+   * values were taken. Without it a generator is refused with `INVALID_SOURCE`. Not for providers.
+   */
+  onYield?(value: any): unknown;
+  /** Limits of this call alone. Not for providers. */
+  limits?: CallLimits;
 }
 
 /* ------------------------------------------------------------------ options */

@@ -30,20 +30,24 @@ const {
 } = require('./intrinsics.js');
 const { CORE_NAME, log, loggerName, quietly } = require('./logger.js');
 const { native } = require('./native.js');
+const { envOf } = require('./call-env.js');
 const { observe } = require('./observe.js');
 const {
   GivenOptions,
   argsJson,
   attempt,
   environmentJson,
+  listenerOf,
   nodeAbi,
   optionsJson,
+  plainCopy,
   read,
   requestJson,
   setsJson,
   shown,
 } = require('./options.js');
 const { assertOpen, deadlineOf } = require('./shutdown.js');
+const { nameOf, outerCall, talkOf } = require('./talk.js');
 
 /** How much of a result that is no JSON its error shows. */
 const SHOWN_RESULT_CHARS = 200;
@@ -108,10 +112,15 @@ function whenAborted(signal, act) {
   };
 }
 
+/** Executors of narrower limits that one executor keeps. */
+const NARROWED_LIMIT = 16;
+
 class NativeSandboxExecutor {
   static #instance;
   #own;
   #core;
+  /** By the JSON of their limits, the one used last at the end. */
+  #narrowed = new Map();
 
   static {
     execute = (executor, site, toolId, args, config, call) => executor.#execute(site, toolId, args, config, call);
@@ -148,7 +157,9 @@ class NativeSandboxExecutor {
     const core = drain && inUse ? this.#takeCore() : this.#core;
     if (!core) return;
     try {
-      await core.cleanup(drain, deadlineMs);
+      const narrowed = [...this.#narrowed.values()];
+      this.#narrowed.clear();
+      await Promise.all([...narrowed.map((one) => one.cleanup(false, deadlineMs)), core.cleanup(drain, deadlineMs)]);
     } catch (error) {
       throw outcomeUnknown(error);
     }
@@ -195,23 +206,38 @@ class NativeSandboxExecutor {
 
   async #run(toolId, args, config, call, observer) {
     assertOpen();
-    const core = this.#takeCore();
-    const { request, argsText, signal, isAborted, onEvent, handover } = prepare(toolId, args, config, call, observer);
+    const core = this.#coreFor(call);
+    const callId = nextCallId++;
+    const prepared = prepare(callId, toolId, args, config, call, observer);
+    const { request, argsText, signal, isAborted, onEvent, handover, talk } = prepared;
     if (isAborted) throw aborted(signal);
 
-    const callId = nextCallId++;
+    talk?.begin(core, callId);
     const leave = signal ? whenAborted(signal, () => core.abort(callId, 'aborted')) : undefined;
     let outcome;
     try {
       outcome = await core.execute(callId, request, argsText, onEvent);
     } finally {
       leave?.();
+      talk?.end();
       handover?.settled();
     }
     if (observer && outcome.steps) marked(observer, parse(outcome.steps));
     if (outcome.ok) return parseResult(outcome.value);
     if (outcome.code === 'ABORTED' && signal && orUndefined(() => signal.aborted)) throw aborted(signal, outcome);
     throw fromOutcome(outcome);
+  }
+
+  /** The core's side for a call: one of its own limits where it has some. */
+  #coreFor(call) {
+    const core = this.#takeCore();
+    const limits = limitsOf(call);
+    if (limits === undefined) return core;
+    const narrowed = this.#narrowed.get(limits) ?? core.narrowed(limits);
+    this.#narrowed.delete(limits);
+    this.#narrowed.set(limits, narrowed);
+    if (this.#narrowed.size > NARROWED_LIMIT) this.#narrowed.delete(this.#narrowed.keys().next().value);
+    return narrowed;
   }
 
   /** The core's side of this executor, made at first use. */
@@ -267,11 +293,12 @@ function logFailure(provider, toolId, error) {
 }
 
 /** Everything of a call that can be wrong with what the caller gave, done before the core hears of it. */
-function prepare(toolId, args, config, call, observer) {
+function prepare(callId, toolId, args, config, call, observer) {
   if (config === null || typeof config !== 'object') {
     throw invalidConfig(`the function tool's config must be an object, got ${shown(config)}`);
   }
   const { signal, isAborted, onLogs, onUsage } = companions(call);
+  const talk = talkOf(call);
   const handover = onUsage || observer ? new Handover() : undefined;
   return {
     request: requestJson(toolId, config, {
@@ -279,12 +306,17 @@ function prepare(toolId, args, config, call, observer) {
       logs: onLogs !== undefined,
       steps: observer !== undefined,
       usage: handover !== undefined,
+      env: envOf(call),
+      talk: talk?.offer,
+      nest: talk && nameOf(callId),
+      within: outerCall(),
     }),
     argsText: argsJson(args),
     signal,
     isAborted,
-    onEvent: onLogs || handover ? eventHandler(onLogs, onUsage, observer, handover) : null,
+    onEvent: onLogs || handover || talk ? eventHandler(onLogs, onUsage, observer, handover, talk) : null,
     handover,
+    talk,
   };
 }
 
@@ -301,28 +333,32 @@ function companions(call) {
   return {
     signal,
     isAborted: signal !== undefined && Boolean(read('signal.aborted', signal, 'aborted')),
-    onLogs: listener(call, 'onLogs'),
-    onUsage: listener(call, 'onUsage'),
+    onLogs: listenerOf(call, 'onLogs'),
+    onUsage: listenerOf(call, 'onUsage'),
   };
 }
 
-function listener(call, name) {
-  const given = read(name, call, name) ?? undefined;
-  if (given !== undefined && typeof given !== 'function') {
-    throw invalidConfig(`${name} must be a function, got ${shown(given)}`);
+/** The limits of a call as JSON text; `undefined` where it has none of its own. The core says what they may be. */
+function limitsOf(call) {
+  const given = call === undefined || call === null ? undefined : (read('limits', call, 'limits') ?? undefined);
+  if (given === undefined) return undefined;
+  if (typeof given !== 'object' || attempt('limits', 'read', () => isArray(given))) {
+    throw invalidConfig(`limits must be an object, got ${shown(given)}`);
   }
-  return given;
+  const json = stringify(plainCopy('limits', given, 1));
+  return json === '{}' ? undefined : json;
 }
 
 /** Takes what waited together, in the order in which it came. */
-function eventHandler(onLogs, onUsage, observer, handover) {
+function eventHandler(onLogs, onUsage, observer, handover, talk) {
   const use = (text) => {
     observer?.use(parse(text));
     if (onUsage) quietly(() => onUsage(parse(text)));
   };
   const take = ({ kind, text }) => {
     if (kind === 'step') observer?.mark(parse(text));
-    else if (kind === 'usage') handover.after(() => use(text));
+    else if (kind === 'usage') handover?.after(() => use(text));
+    else if (kind === 'call' || kind === 'progress' || kind === 'yield') talk.take(kind, text);
     else if (onLogs) quietly(() => onLogs({ stream: kind, text }));
   };
   return (events) => {

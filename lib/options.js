@@ -188,6 +188,10 @@ function requestJson(toolId, config, wants) {
     wantsLogs: wants.logs,
     wantsSteps: wants.steps,
     wantsUsage: wants.usage,
+    env: wants.env,
+    talk: wants.talk,
+    nest: wants.nest,
+    within: wants.within,
   };
   return written(request, sandbox);
 }
@@ -314,6 +318,15 @@ function read(what, object, key) {
   }
 }
 
+/** A function that the caller may give under that name. */
+function listenerOf(object, name) {
+  const given = read(name, object, name) ?? undefined;
+  if (given !== undefined && typeof given !== 'function') {
+    throw invalidConfig(`${name} must be a function, got ${shown(given)}`);
+  }
+  return given;
+}
+
 /** Runs what may throw in the caller's own getters, proxies and `toJSON`s. */
 function attempt(what, verb, act) {
   try {
@@ -411,8 +424,10 @@ exports.argsJson = argsJson;
 exports.attempt = attempt;
 exports.environmentJson = environmentJson;
 exports.kindOf = kindOf;
+exports.listenerOf = listenerOf;
 exports.nodeAbi = nodeAbi;
 exports.optionsJson = optionsJson;
+exports.plainCopy = plainCopy;
 exports.providerFields = providerFields;
 exports.providerOptionsJson = providerOptionsJson;
 exports.providerRequestJson = providerRequestJson;

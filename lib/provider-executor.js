@@ -10,7 +10,7 @@ const { SandboxError, fromOutcome, invalidConfig, reasonOf } = require('./errors
 const { Handover } = require('./handover.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
 const { inertCause } = require('./inert.js');
-const { hasOwn, hidden } = require('./intrinsics.js');
+const { hasOwn, hidden, stringify } = require('./intrinsics.js');
 const { log, loggerName, quietly } = require('./logger.js');
 const { aborted, companions, parseResult, takeConfigured, whenAborted } = require('./native-executor.js');
 const { native } = require('./native.js');
@@ -20,6 +20,7 @@ const {
   environmentJson,
   providerOptionsJson,
   providerRequestJson,
+  read,
   shown,
   toolIdText,
 } = require('./options.js');
@@ -83,6 +84,7 @@ class ProviderExecutor {
     if (config === null || typeof config !== 'object') {
       throw invalidConfig(`the function tool's config must be an object, got ${shown(config)}`);
     }
+    refuseNativeOnly(this.#name, call);
     const { signal, isAborted, onLogs, onUsage } = companions(call);
     const toolText = toolIdText(toolId);
     const request = providerRequestJson(this.#name, config, sandboxConfig);
@@ -593,6 +595,19 @@ function assertAnswer(name, method, type, answer) {
 function failure(code, phase, what, error) {
   if (error instanceof SandboxError) return error;
   return new SandboxError(`${what}: ${reasonOf(error)}`, { __proto__: null, code, phase, cause: error });
+}
+
+/** Options of a call that need this machine's own channel to the function. */
+const NATIVE_ONLY = ['env', 'functions', 'functionLimits', 'onProgress', 'onYield', 'limits'];
+
+/** Refuses a call that asks for what a provider cannot give, before anything is spent on it. */
+function refuseNativeOnly(provider, call) {
+  if (call === undefined || call === null || typeof call !== 'object') return;
+  const name = NATIVE_ONLY.find((one) => (read(one, call, one) ?? undefined) !== undefined);
+  if (name === undefined) return;
+  throw invalidConfig(
+    `${name} cannot be had where the provider ${stringify(provider)} runs a function: leave it out, or run the tool with the provider "native"`
+  );
 }
 
 exports.ProviderExecutor = ProviderExecutor;

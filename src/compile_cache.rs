@@ -276,6 +276,7 @@ fn job(spec: &WorkerSpec, run: &RunFolder, dir: &std::path::Path, packages: &BTr
         max_result_bytes: MAX_ANSWER_BYTES,
         compile_cache: Some(dir.to_owned()),
         compiles_only: false,
+        talk: None,
         code_cache: None,
         code: format!("return (\n{}\n);", COMPILE_FUNCTION.trim_end().trim_end_matches(';')),
         args: Some(json!({ "packages": packages, "limitMs": PACKAGE_LIMIT_MS }).to_string()),

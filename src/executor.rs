@@ -14,7 +14,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
-    sync::{OnceCell, oneshot},
+    sync::{OnceCell, mpsc, oneshot},
     task::JoinSet,
 };
 use tokio_util::task::TaskTracker;
@@ -28,15 +28,22 @@ use crate::{
     install::policy,
     log::{self, CALL_SINK, NATIVE, SinkId},
     maintenance::Task,
+    narrow,
+    nested::OuterCall,
     pool::Lease,
     process::ExitStatus,
     queue::{self, Acquire, Permit, Vcpus},
+    redact::Redactor,
     source::{self, CodeKey, Flags, Prepared, Runtime, Use},
     start::{Breed, HomeStore, Ladder as _, Rung, Verdict, Worker, WorkerSpec},
     store::RunFolder,
-    supervise::{self, Cancel, Canceller, OutputSink, RunLimits, RunReport},
+    supervise::{self, Aside, Cancel, Canceller, OutputSink, RunLimits, RunReport},
+    talk::{Outgoing, Talk},
     timeline::{self, Mark, Step, Timeline, ms},
-    worker::{outcome, protocol::Job},
+    worker::{
+        outcome,
+        protocol::{Job, Offer},
+    },
 };
 
 pub use crate::supervise::CancelReason;
@@ -67,6 +74,12 @@ pub enum EventKind {
     Stderr,
     /// JSON of a [`Mark`]: a step of the call begins.
     Step,
+    /// JSON of a call of a host function: `{ id, name, args? }`.
+    Call,
+    /// JSON of how far the function is.
+    Progress,
+    /// JSON of a value that the function yields; see [`Executor::taken`].
+    Yield,
     /// JSON of what the call used, once, at its end.
     Usage,
 }
@@ -78,6 +91,9 @@ impl EventKind {
             Self::Stdout => "stdout",
             Self::Stderr => "stderr",
             Self::Step => "step",
+            Self::Call => "call",
+            Self::Progress => "progress",
+            Self::Yield => "yield",
             Self::Usage => "usage",
         }
     }
@@ -113,6 +129,15 @@ struct Request {
     wants_steps: bool,
     #[serde(default)]
     wants_usage: bool,
+    /// Variables of this call, over those of the executor.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// What the function may say before its result.
+    talk: Option<Offer>,
+    /// Names this call for calls that its host functions make.
+    nest: Option<String>,
+    /// The call whose host function makes this one.
+    within: Option<String>,
 }
 
 /// Permits of one `vcpus` value.
@@ -156,6 +181,8 @@ struct CallState {
     cancel: Cancel,
     stage: Mutex<Stage>,
     story: Story,
+    /// With the function, once it runs and where it may talk.
+    talk: Mutex<Option<Arc<Talk>>>,
 }
 
 /// What is told of a call beside its answer.
@@ -180,7 +207,16 @@ impl Executor {
     ///
     /// `node_abi` is `process.versions.modules` of the host, where the host is Node: what is not known is asked for.
     pub fn new(options_json: &str, env_json: &str, node_abi: Option<String>) -> Self {
-        let setup = Setup::read(options_json, env_json, node_abi);
+        Self::with(Setup::read(options_json, env_json, node_abi))
+    }
+
+    /// An executor for calls with narrower limits, given as JSON; everything else is this one's.
+    #[must_use]
+    pub fn narrowed(&self, limits_json: &str) -> Self {
+        Self::with(self.inner.setup().and_then(|setup| setup.narrowed(limits_json)))
+    }
+
+    fn with(setup: Result<Setup, SandboxError>) -> Self {
         let inner = Arc::new(Inner::new(setup));
         if let Ok(setup) = &inner.setup {
             setup.host.executors().push(Arc::downgrade(&inner));
@@ -219,6 +255,14 @@ impl Executor {
             setup.host.counters().answered(&Err(refusal.clone()));
             return done(Err(refusal), None);
         }
+        // Here and not in the task: tasks of calls made one after the other run in any order.
+        let place = match setup.place(&request) {
+            Ok(place) => place,
+            Err(error) => {
+                setup.host.counters().answered(&Err(error.clone()));
+                return done(Err(error), None);
+            }
+        };
         let state = Arc::new(CallState::new(Story {
             began,
             timeline: Timeline::default(),
@@ -228,8 +272,6 @@ impl Executor {
         }));
         self.inner.calls().insert(call_id, Arc::clone(&state));
         state.story.begin();
-        // Here and not in the task: tasks of calls made one after the other run in any order.
-        let place = setup.place(&request);
         let (settle, settled) = oneshot::channel();
         let inner = Arc::clone(&self.inner);
         let request = Arc::new(request);
@@ -246,6 +288,7 @@ impl Executor {
             host.counters().answered(&answer);
             state.story.step(Step::Settled, None, None);
             let answer = answer.map_err(|error| {
+                let error = Redactor::new(declared.env.values()).error(error);
                 let error =
                     outcome::naming_undeclared(error, |name| declared.dependencies.contains_key(name));
                 SandboxError { duration: began.elapsed(), ..error }
@@ -264,6 +307,27 @@ impl Executor {
         if let Some(state) = self.inner.calls().get(&call_id) {
             state.canceller.cancel(reason);
         }
+    }
+
+    /// Hands the function of a call the answer of a host function: JSON of the result (empty for `undefined`), or of
+    /// `{ name, message }` where `ok` is false. What is not waited for any more is ignored.
+    pub fn answer(&self, call_id: u64, id: u32, ok: bool, json: &str) {
+        if let Some(talk) = self.talk(call_id) {
+            talk.answer(id, ok, json);
+        }
+    }
+
+    /// The caller has taken one value that the function of a call yielded.
+    pub fn taken(&self, call_id: u64) {
+        if let Some(talk) = self.talk(call_id) {
+            talk.taken();
+        }
+    }
+
+    fn talk(&self, call_id: u64) -> Option<Arc<Talk>> {
+        let state = self.inner.calls().get(&call_id).cloned()?;
+        let talk = state.talk.lock().unwrap_or_else(PoisonError::into_inner);
+        talk.clone()
     }
 
     /// Rejects calls that have not started, waits for those that run; with `drain`, removes idle sandboxes and ends an idle
@@ -435,6 +499,18 @@ impl Setup {
         let (settings, facts) = (Arc::new(settings), Arc::new(facts));
         let account = Account::new(Arc::clone(&settings), Arc::clone(&facts));
         Ok(Self { host, settings, facts, account, breed: OnceCell::new() })
+    }
+
+    fn narrowed(&self, limits_json: &str) -> Result<Self, SandboxError> {
+        let settings = Arc::new(narrow::narrowed(&self.settings, limits_json)?);
+        let account = Account::new(Arc::clone(&settings), Arc::clone(&self.facts));
+        Ok(Self {
+            host: self.host,
+            settings,
+            facts: Arc::clone(&self.facts),
+            account,
+            breed: OnceCell::new(),
+        })
     }
 
     async fn breed(&self) -> Result<&Arc<Breed>, SandboxError> {
@@ -658,7 +734,8 @@ impl Setup {
                 let spec = self.spec(&BTreeMap::new(), COMPILE_TOOL_ID.into(), sandbox).await?;
                 let forced = if rung == Rung::Zygote { Rung::Zygote } else { Rung::Spawn };
                 let spec = WorkerSpec { forced: Some(forced), ..spec };
-                let job = Job { compiles_only: true, compile_cache: None, args: None, ..job.clone() };
+                let job =
+                    Job { compiles_only: true, compile_cache: None, args: None, talk: None, ..job.clone() };
                 self.host.compile_text(key.clone(), spec, job);
                 Ok(None)
             }
@@ -698,14 +775,25 @@ impl Setup {
         }
     }
 
-    /// A place in the queue, taken at once.
-    fn place(&self, request: &Request) -> Acquire {
-        self.host.queue().acquire(queue::Request {
-            vcpus: Vcpus::new(request.vcpus),
+    /// A place in the queue, taken at once; for a call that a host function makes, in that of the call that waits for it.
+    fn place(&self, request: &Request) -> Result<Acquire, SandboxError> {
+        let outer = request.within.as_deref();
+        outer.map_or(Ok(()), |outer| self.host.nested().check(outer))?;
+        let inner_queue = outer.and_then(|outer| self.host.nested().queue_within(outer));
+        let is_inner = inner_queue.is_some();
+        Ok(inner_queue.as_ref().unwrap_or_else(|| self.host.queue()).acquire(queue::Request {
+            vcpus: Vcpus::new(request.vcpus.filter(|_| !is_inner)),
             tool_id: Arc::clone(&request.tool_id),
-            max_concurrent: self.settings.max_concurrent,
+            max_concurrent: self.settings.max_concurrent.filter(|_| !is_inner),
             max_wait: self.settings.queue_wait,
-        })
+        }))
+    }
+
+    /// Lets the host functions of a call make calls, if it has any.
+    fn outer_call(&self, request: &Request) -> Option<OuterCall> {
+        let has_functions = request.talk.as_ref().is_some_and(|offer| !offer.functions.is_empty());
+        let name = request.nest.as_deref().filter(|_| has_functions)?;
+        Some(self.host.nested().open(name, request.within.as_deref()))
     }
 
     async fn permit(&self, request: &Request, place: Acquire) -> Result<Permit, SandboxError> {
@@ -819,6 +907,7 @@ impl Setup {
             env.insert(name.to_owned(), tmp.clone());
         }
         env.insert("HOME".to_owned(), cwd.to_string_lossy().into_owned());
+        env.extend(request.env.iter().map(|(name, value)| (name.clone(), value.clone())));
         Job {
             kind: prepared.kind,
             filename: cwd.join(if prepared.kind == source::Kind::Module { "index.mjs" } else { "index.cjs" }),
@@ -833,6 +922,7 @@ impl Setup {
             max_result_bytes: self.settings.max_output_bytes,
             compile_cache: run.compile_cache().map(Path::to_path_buf),
             compiles_only: false,
+            talk: request.talk.clone(),
             code_cache: None,
             code: prepared.code.clone(),
             args: args_json,
@@ -862,6 +952,8 @@ impl Setup {
         let process = &worker.started.process;
         let group = process.group().cloned();
         let aside = gauge::aside(run.written(), process.pid(), process.keepers(), group.clone(), limits.call);
+        let aside = Aside { talk: state.talk(request), ..aside };
+        let _outer = self.outer_call(request);
         let output = state.story.events.clone().filter(|_| request.wants_logs);
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
         let mut report =
@@ -872,6 +964,9 @@ impl Setup {
             report.cpu_us = report.cpu_us.max(used.cpu_us.unwrap_or(0));
             report.memory_peak_bytes = used.memory_peak_bytes;
         }
+        let redactor = Redactor::new(request.env.values());
+        report.stdout_tail = redactor.text(report.stdout_tail);
+        report.stderr_tail = redactor.text(report.stderr_tail);
         self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure));
         if let Some((key, accepted)) = given.zip(report.took_cache) {
             self.host.compiled().judged(&key, accepted);
@@ -905,7 +1000,15 @@ impl Request {
 impl CallState {
     fn new(story: Story) -> Self {
         let (canceller, cancel) = supervise::cancellation();
-        Self { canceller, cancel, stage: Mutex::new(Stage::Waiting), story }
+        Self { canceller, cancel, stage: Mutex::new(Stage::Waiting), story, talk: Mutex::default() }
+    }
+
+    /// Begins the conversation that the call offers its function, if it does.
+    fn talk(&self, request: &Request) -> Option<(Arc<Talk>, mpsc::UnboundedReceiver<Outgoing>)> {
+        let (offer, events) = request.talk.clone().zip(self.story.events.clone())?;
+        let (talk, answers) = Talk::new(offer, events);
+        *self.talk.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&talk));
+        Some((talk, answers))
     }
 
     /// From here on, `cleanup` waits for the call instead of ending it.

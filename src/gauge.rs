@@ -44,6 +44,7 @@ pub fn aside(
         exceeded: Box::pin(exceeded(written, pid, keepers, limits)),
         oom_killed: Box::new(move || memory_kills().zip(before).is_some_and(|(now, before)| now > before)),
         counted: Box::new(move || group.as_ref().map_or_else(Counted::default, |group| group.counted())),
+        talk: None,
     }
 }
 

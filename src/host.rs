@@ -29,6 +29,7 @@ use crate::{
     isolation::{Ground, Report},
     lifecycle, limits,
     log::{CALL_TOOL, NATIVE},
+    nested::NestedCalls,
     pool::{Lease, Policy, Pool, PoolKey},
     process::{self, choice::ProcessStarter},
     queue::Queue,
@@ -121,6 +122,7 @@ impl std::fmt::Debug for Alive {
 pub struct Host {
     runtime: Runtime,
     queue: Queue,
+    nested: NestedCalls,
     pool: Pool<Sandbox, SandboxError>,
     supply: Arc<Supply>,
     compiler: Arc<Compiler>,
@@ -366,6 +368,7 @@ impl Host {
         Ok(Self {
             runtime,
             queue: Queue::new(),
+            nested: NestedCalls::default(),
             pool,
             supply,
             compiler: Arc::default(),
@@ -437,6 +440,11 @@ impl Host {
             self.compiled().made(&key, made);
         };
         self.supply.spawn_on(work, self.runtime.handle());
+    }
+
+    /// Calls that host functions make.
+    pub fn nested(&self) -> &NestedCalls {
+        &self.nested
     }
 
     /// Permits.

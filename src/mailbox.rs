@@ -12,6 +12,9 @@ use crate::executor::EventKind;
 /// first.
 const LIMIT_PIECES: usize = 4096;
 
+/// News of progress that wait. Beyond it the oldest is dropped: who is late wants the latest.
+const LIMIT_PROGRESS: usize = 64;
+
 /// A piece of output, or a word about the call.
 pub type Piece = (EventKind, String);
 
@@ -22,6 +25,8 @@ pub struct Mailbox(Mutex<Waiting>);
 #[derive(Debug, Default)]
 struct Waiting {
     pieces: VecDeque<Piece>,
+    /// How many of them are news of progress.
+    progress: usize,
     /// Whether the other side was called and has not taken them yet.
     called: bool,
 }
@@ -30,6 +35,9 @@ impl Mailbox {
     /// Adds a piece. `true` means that the other side has to be called.
     pub fn push(&self, kind: EventKind, text: String) -> bool {
         let mut waiting = self.lock();
+        if kind == EventKind::Progress {
+            waiting.make_room_for_progress();
+        }
         let full = waiting.pieces.len() >= LIMIT_PIECES && kind.is_output();
         // Searched from the end: the last piece of the stream is one of the last.
         let last = full.then(|| waiting.pieces.iter_mut().rev().find(|(of, _)| *of == kind)).flatten();
@@ -44,6 +52,7 @@ impl Mailbox {
     pub fn take(&self) -> VecDeque<Piece> {
         let mut waiting = self.lock();
         waiting.called = false;
+        waiting.progress = 0;
         std::mem::take(&mut waiting.pieces)
     }
 
@@ -52,9 +61,40 @@ impl Mailbox {
     }
 }
 
+impl Waiting {
+    fn make_room_for_progress(&mut self) {
+        self.progress += 1;
+        if self.progress <= LIMIT_PROGRESS {
+            return;
+        }
+        if let Some(oldest) = self.pieces.iter().position(|(kind, _)| *kind == EventKind::Progress) {
+            self.pieces.remove(oldest);
+            self.progress -= 1;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_too_much_progress_the_latest_is_kept() {
+        let mailbox = Mailbox::default();
+        mailbox.push(EventKind::Stdout, "before".into());
+        for done in 0..2 * LIMIT_PROGRESS {
+            mailbox.push(EventKind::Progress, done.to_string());
+        }
+        let taken = mailbox.take();
+        assert_eq!(taken.len(), LIMIT_PROGRESS + 1);
+        assert_eq!(taken[0].1, "before");
+        assert_eq!(taken[1].1, LIMIT_PROGRESS.to_string());
+        assert_eq!(taken[LIMIT_PROGRESS].1, (2 * LIMIT_PROGRESS - 1).to_string());
+        for done in 0..LIMIT_PROGRESS {
+            mailbox.push(EventKind::Progress, done.to_string());
+        }
+        assert_eq!(mailbox.take().len(), LIMIT_PROGRESS, "what was taken makes room");
+    }
 
     #[test]
     fn the_other_side_is_called_once_for_what_waits() {

@@ -11,12 +11,13 @@
 use std::{
     future::Future,
     pin::{Pin, pin},
+    sync::Arc,
     time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
-    sync::{oneshot, watch},
+    sync::{mpsc, oneshot, watch},
     time::{Instant, Sleep},
 };
 
@@ -26,11 +27,12 @@ use crate::{
     limits::CallLimits,
     process::{BoxFuture, Duplex, ExitStatus, Process},
     start::Worker,
+    talk::{Outgoing, Talk},
     worker::{
         breach::{self, End},
         outcome::{self, Notes, Outcome},
         output::{Tail, Utf8Stream},
-        protocol::{Decoder, Job},
+        protocol::{Decoder, Frame, Job},
     },
 };
 
@@ -72,6 +74,8 @@ pub struct Aside {
     pub room_is_limited: bool,
     /// What the call's control group has counted, if it has one. Asked where a process ended before its function had settled.
     pub counted: Box<dyn Fn() -> Counted + Send>,
+    /// Hears what the function says before its result, and has the frames that go back.
+    pub talk: Option<(Arc<Talk>, mpsc::UnboundedReceiver<Outgoing>)>,
 }
 
 impl Aside {
@@ -82,6 +86,7 @@ impl Aside {
             oom_killed: Box::new(|| false),
             room_is_limited: false,
             counted: Box::new(Counted::default),
+            talk: None,
         }
     }
 }
@@ -192,7 +197,7 @@ pub async fn supervise(
     cancel: Cancel,
     settle: oneshot::Sender<Outcome>,
     output: Option<Box<dyn OutputSink>>,
-    aside: Aside,
+    mut aside: Aside,
 ) -> RunReport {
     let started = worker.started;
     let (channel, writer) = match started.channel.map(tokio::io::split) {
@@ -201,6 +206,7 @@ pub async fn supervise(
     };
     let began = Instant::now();
     let deadline = after(began, limits.timeout);
+    let (talk, answers) = aside.talk.take().unzip();
     let mut run = Run {
         stage: Stage::Running,
         began,
@@ -213,7 +219,8 @@ pub async fn supervise(
         stderr: Input::new(Some(started.stderr)),
         channel: Input::new(channel),
         captured: Captured { bytes: 0, stdout: Captive::default(), stderr: Captive::default(), sink: output },
-        decoder: Decoder::new(limits.max_output_bytes),
+        decoder: Decoder::new(limits.max_output_bytes).hearing(job.talk.as_ref()),
+        talk,
         notes: Notes::default(),
         settle: Some(settle),
         cancel,
@@ -226,7 +233,7 @@ pub async fn supervise(
         limits,
     };
     match job.encode() {
-        Ok(bytes) => run.drive(write_job(writer, bytes)).await,
+        Ok(bytes) => run.drive(write(writer, bytes, answers)).await,
         Err(error) => {
             let message = format!("Function execution failed: {error}");
             run.give_up(SandboxError::new(Code::InvalidConfig, Phase::Start, message));
@@ -236,11 +243,24 @@ pub async fn supervise(
     run.into_report()
 }
 
-/// Writes while everything else is read: a job can be larger than what a socket holds.
-async fn write_job(writer: Option<WriteHalf<Box<dyn Duplex>>>, bytes: Vec<u8>) {
-    if let Some(mut writer) = writer {
-        // A worker that does not take its job ends, or lets its time pass; both are seen elsewhere.
-        let _ = writer.write_all(&bytes).await;
+/// Writes the job, then the answers to what the function says, while everything else is read: a job can be larger than what a socket
+/// holds.
+async fn write(
+    writer: Option<WriteHalf<Box<dyn Duplex>>>,
+    job: Vec<u8>,
+    answers: Option<mpsc::UnboundedReceiver<Outgoing>>,
+) {
+    let Some(mut writer) = writer else { return };
+    // A worker that does not take its job ends, or lets its time pass; both are seen elsewhere.
+    if writer.write_all(&job).await.is_err() {
+        return;
+    }
+    let Some(mut answers) = answers else { return };
+    drop(job);
+    while let Some(answer) = answers.recv().await {
+        if writer.write_all(&answer.bytes).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -289,6 +309,8 @@ struct Run {
     channel: Input<ReadHalf<Box<dyn Duplex>>>,
     captured: Captured,
     decoder: Decoder,
+    /// Hears what the function says before its result.
+    talk: Option<Arc<Talk>>,
     notes: Notes,
     /// Taken by what settles the call.
     settle: Option<oneshot::Sender<Outcome>>,
@@ -461,6 +483,12 @@ impl Run {
     fn take_frames(&mut self) {
         while self.settle.is_some() {
             match self.decoder.next_frame() {
+                Ok(Some(Frame::Said(said))) => {
+                    let heard = self.talk.as_ref().map_or(Ok(()), |talk| talk.hear(said));
+                    if let Err(error) = heard {
+                        self.give_up(error);
+                    }
+                }
                 Ok(Some(frame)) => {
                     if let Some(outcome) = self.notes.take(frame, self.limits.max_output_bytes) {
                         self.settle_by_frame(outcome);
@@ -529,6 +557,9 @@ impl Run {
     fn settle(&mut self, outcome: Outcome) {
         let Some(settle) = self.settle.take() else { return };
         self.settled = Some(Instant::now());
+        if let Some(talk) = &self.talk {
+            talk.close();
+        }
         let outcome =
             outcome.map_err(|error| breach::of_thrown(error, &self.limits.call, self.aside.room_is_limited));
         self.failure = outcome.as_ref().err().map(|error| error.code);
@@ -775,6 +806,7 @@ mod tests {
             max_result_bytes: 1000,
             compile_cache: None,
             compiles_only: false,
+            talk: None,
             code_cache: None,
             code: "return () => 1".to_owned(),
             args,

@@ -170,6 +170,7 @@ impl Bench {
             max_result_bytes: MAX_OUTPUT_BYTES,
             compile_cache: None,
             compiles_only: false,
+            talk: None,
             code_cache: None,
             code: format!("return (\n{text}\n);"),
             args: None,

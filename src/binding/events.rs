@@ -21,9 +21,9 @@ const QUEUE_LIMIT_CALLS: usize = 2;
 /// An event as JavaScript sees it.
 #[napi(object)]
 pub struct CallEvent {
-    /// `stdout`, `stderr`, `step` or `usage`.
+    /// `stdout`, `stderr`, `step`, `call`, `progress`, `yield` or `usage`.
     pub kind: String,
-    /// A piece of output, or JSON of the step or the usage.
+    /// A piece of output, or JSON.
     pub text: String,
 }
 

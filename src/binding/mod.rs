@@ -99,6 +99,14 @@ impl BindingExecutor {
         Ok(Self { inner })
     }
 
+    /// The same with narrower limits, given as JSON. Never throws: what is wrong with them is the answer of every call.
+    #[napi(catch_unwind)]
+    pub fn narrowed(&self, env: &Env, limits_json: String) -> napi::Result<Self> {
+        let inner = Arc::new(self.inner.narrowed(&limits_json));
+        ends::watch(env, &inner)?;
+        Ok(Self { inner })
+    }
+
     /// Prepares the trees of dependency sets, given as JSON.
     #[napi(catch_unwind, ts_return_type = "Promise<Outcome>")]
     pub fn warm<'env>(&self, env: &'env Env, sets_json: String) -> napi::Result<Object<'env>> {
@@ -146,6 +154,18 @@ impl BindingExecutor {
         };
         self.inner.cancel(call_key(call_id), reason);
         Ok(())
+    }
+
+    /// The answer of a host function that a call's function has called: JSON, or the JSON of `{ name, message }`.
+    #[napi(catch_unwind)]
+    pub fn answer(&self, call_id: f64, id: u32, ok: bool, json: String) {
+        self.inner.answer(call_key(call_id), id, ok, &json);
+    }
+
+    /// One value that a call's function yielded was taken.
+    #[napi(catch_unwind)]
+    pub fn taken(&self, call_id: f64) {
+        self.inner.taken(call_key(call_id));
     }
 
     /// Rejects what has not started, waits for what runs; with `drain`, idle sandboxes and the launcher go too. With a deadline,

@@ -36,7 +36,8 @@ impl Notes {
     /// Takes note of a frame; gives the outcome if it is a settling one. Only the first outcome of a worker counts.
     pub fn take(&mut self, frame: Frame, max_output_bytes: u64) -> Option<Outcome> {
         match frame {
-            Frame::Ready => {}
+            // What it says before its result is `talk`'s.
+            Frame::Ready | Frame::Said(_) => {}
             // Once the function may have run, what is said of a cache is its word.
             Frame::Uncached => self.uncached |= !self.started,
             Frame::Started => self.started = true,

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde_json::value::RawValue;
 
 use crate::source::Kind;
 
@@ -20,6 +21,8 @@ const JOB: u8 = 1;
 const SOURCE: u8 = 2;
 const ARGS: u8 = 3;
 const CODE_CACHE: u8 = 4;
+const ANSWER: u8 = 5;
+const RESUME: u8 = 6;
 const READY: u8 = 16;
 const STARTED: u8 = 17;
 const RETURNED: u8 = 18;
@@ -33,6 +36,14 @@ const INVALID: u8 = 25;
 /// A code cache, from a worker that was asked for nothing else: in a call it is a violation like any other unknown type.
 pub const COMPILED: u8 = 27;
 const UNCACHED: u8 = 28;
+const CALL: u8 = 29;
+const PROGRESS: u8 = 30;
+const YIELDED: u8 = 31;
+
+/// The largest text of progress, bytes.
+pub const MAX_PROGRESS_BYTES: usize = 64 * 1024;
+/// What a call of a host function takes beside its arguments, at most: its name and its number.
+const CALL_ROOM_BYTES: usize = 1024;
 
 /// What a worker is to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,12 +74,35 @@ pub struct Job {
     pub compile_cache: Option<PathBuf>,
     /// Whether it is to compile the code, to send V8's code cache of it, and to end without running anything.
     pub compiles_only: bool,
+    /// What the function may say before its result; `None`: nothing.
+    pub talk: Option<Offer>,
     /// V8's code cache of the code.
     pub code_cache: Option<Arc<[u8]>>,
     /// See [`crate::source::Prepared::code`].
     pub code: String,
     /// The arguments as JSON text; `None` when the caller gave none.
     pub args: Option<String>,
+}
+
+/// What a call gives its function to talk with. Absent fields of the request mean: nothing of it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Offer {
+    /// Names of the host's functions; a dot separates the objects that hold them.
+    #[serde(default)]
+    pub functions: Vec<String>,
+    /// Whether somebody hears of progress.
+    #[serde(default)]
+    pub progress: bool,
+    /// Whether somebody takes yielded values.
+    #[serde(default)]
+    pub yields: bool,
+    /// Calls of host functions that may be under way at once.
+    pub max_pending: u32,
+    /// Calls of host functions in all.
+    pub max_calls: u32,
+    /// Bytes of the JSON text of one argument, answer or yielded value.
+    pub max_message_bytes: u32,
 }
 
 /// Why a job cannot be sent.
@@ -112,6 +146,8 @@ struct JobHeader<'a> {
     compiles_only: bool,
     #[serde(skip_serializing_if = "is_off")]
     has_code_cache: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    talk: Option<&'a Offer>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way")]
@@ -144,6 +180,7 @@ impl Job {
             compile_cache: self.compile_cache.as_ref(),
             compiles_only: self.compiles_only,
             has_code_cache: self.code_cache.is_some(),
+            talk: self.talk.as_ref(),
         })?;
         let args = self.args.as_deref().unwrap_or("null");
         let cache = self.code_cache.as_deref();
@@ -157,6 +194,20 @@ impl Job {
         }
         Ok(frames)
     }
+}
+
+/// The answer to a call of a host function: `[id, ok, json]`, or `[id, ok]` where `json` is empty.
+pub fn answer_frame(id: u32, ok: bool, json: &str) -> Result<Vec<u8>, EncodeError> {
+    let comma = if json.is_empty() { "" } else { "," };
+    let payload = format!("[{id},{ok}{comma}{json}]");
+    let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len());
+    put_frame(&mut frame, ANSWER, "an answer of a host function", payload.as_bytes())?;
+    Ok(frame)
+}
+
+/// Says that the host has taken one yielded value.
+pub fn resume_frame() -> Vec<u8> {
+    vec![0, 0, 0, 0, RESUME]
 }
 
 fn put_frame(frames: &mut Vec<u8>, kind: u8, part: &'static str, payload: &[u8]) -> Result<(), EncodeError> {
@@ -211,7 +262,47 @@ pub enum Frame {
     },
     /// The text is no function.
     Invalid(Thrown),
+    /// It talks with its host.
+    Said(Said),
 }
+
+/// What a function says before its result.
+#[derive(Debug, Clone)]
+pub enum Said {
+    /// It calls a function of the host.
+    Call {
+        /// Its number, chosen by the worker.
+        id: u32,
+        /// Which function.
+        name: String,
+        /// The argument as JSON; `None` for `undefined`.
+        args: Option<Box<RawValue>>,
+    },
+    /// How far it is, as JSON.
+    Progress(String),
+    /// A value that it yields, as JSON.
+    Yielded(String),
+}
+
+impl PartialEq for Said {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Call { id, name, args },
+                Self::Call { id: other_id, name: other_name, args: other_args },
+            ) => {
+                let text = |args: &Option<Box<RawValue>>| args.as_ref().map(|args| args.get().to_owned());
+                (id, name, text(args)) == (other_id, other_name, text(other_args))
+            }
+            (Self::Progress(one), Self::Progress(other)) | (Self::Yielded(one), Self::Yielded(other)) => {
+                one == other
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Said {}
 
 /// Bytes on the channel that the worker's script does not send.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -250,13 +341,23 @@ pub struct Decoder {
     /// Where the next frame starts in `bytes`.
     start: usize,
     max_result_bytes: usize,
+    /// The largest message to the host; `None` where none may come.
+    max_message_bytes: Option<usize>,
 }
 
 impl Decoder {
     /// For results of at most `max_result_bytes` bytes.
     pub fn new(max_result_bytes: u64) -> Self {
         let max_result_bytes = usize::try_from(max_result_bytes).unwrap_or(usize::MAX);
-        Self { bytes: Vec::new(), start: 0, max_result_bytes }
+        Self { bytes: Vec::new(), start: 0, max_result_bytes, max_message_bytes: None }
+    }
+
+    /// Takes what the function says before its result as well, where the call offers that.
+    #[must_use]
+    pub fn hearing(self, offer: Option<&Offer>) -> Self {
+        let max_message_bytes =
+            offer.map(|offer| usize::try_from(offer.max_message_bytes).unwrap_or(usize::MAX));
+        Self { max_message_bytes, ..self }
     }
 
     /// Adds what was read. Call [`Decoder::next_frame`] until it gives `None` before the next chunk.
@@ -288,9 +389,21 @@ impl Decoder {
             READY | STARTED | DRAINED | UNCACHED => Ok(0),
             RETURNED => Ok(self.max_result_bytes),
             THREW | UNSERIALIZABLE | TOO_LARGE | UNCAUGHT | EXITING | INVALID => Ok(MAX_NOTE_FRAME_BYTES),
+            CALL | PROGRESS | YIELDED => {
+                let most = self.max_message_bytes.ok_or(Violation::UnknownType { kind })?;
+                Ok(if kind == PROGRESS { MAX_PROGRESS_BYTES } else { most.saturating_add(CALL_ROOM_BYTES) })
+            }
             _ => Err(Violation::UnknownType { kind }),
         }
     }
+}
+
+#[derive(Deserialize)]
+struct CallShape {
+    id: u32,
+    name: String,
+    #[serde(default)]
+    args: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -327,6 +440,10 @@ fn parse(kind: u8, payload: &[u8]) -> Result<Frame, Violation> {
         INVALID => parse_thrown(text).map(Frame::Invalid),
         TOO_LARGE => serde_json::from_str(text).map(|SizeShape { bytes }| Frame::TooLarge { bytes }),
         EXITING => serde_json::from_str(text).map(|CodeShape { code }| Frame::Exiting { code }),
+        CALL => serde_json::from_str(text)
+            .map(|CallShape { id, name, args }| Frame::Said(Said::Call { id, name, args })),
+        PROGRESS => checked_json(text).map(|json| Frame::Said(Said::Progress(json))),
+        YIELDED => checked_json(text).map(|json| Frame::Said(Said::Yielded(json))),
         _ => return Err(Violation::UnknownType { kind }),
     };
     frame.map_err(|error| bad(error.to_string()))
@@ -337,8 +454,12 @@ fn parse_result(text: &str) -> Result<Option<String>, serde_json::Error> {
     if text.is_empty() {
         return Ok(None);
     }
+    checked_json(text).map(Some)
+}
+
+fn checked_json(text: &str) -> Result<String, serde_json::Error> {
     serde_json::from_str::<IgnoredAny>(text)?;
-    Ok(Some(text.to_owned()))
+    Ok(text.to_owned())
 }
 
 fn parse_thrown(text: &str) -> Result<Thrown, serde_json::Error> {
@@ -412,6 +533,7 @@ mod tests {
             max_result_bytes: 10,
             compile_cache: None,
             compiles_only: false,
+            talk: None,
             code_cache: None,
             code: "export default 1".to_owned(),
             args: None,
@@ -561,7 +683,7 @@ mod tests {
 
         #[test]
         fn any_payload_of_any_type_is_a_frame_or_a_violation(
-            kind in 14..28_u8,
+            kind in 14..32_u8,
             payload in prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..300),
                 "[\\[\\]{}\",:a-f0-9\\\\ ]{0,100}".prop_map(String::into_bytes),

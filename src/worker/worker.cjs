@@ -20,7 +20,7 @@ const { defineProperty, getOwnPropertyDescriptor, keys } = Object;
 const { parse, stringify } = JSON;
 const { isArray } = Array;
 const { isFinite: isFiniteNumber } = Number;
-const { isNativeError, isPromise } = types;
+const { isGeneratorObject, isNativeError, isPromise } = types;
 const { existsSync, readSync, writeSync } = fs;
 const { min } = Math;
 const { wait } = Atomics;
@@ -32,6 +32,7 @@ const promisePrototype = Promise.prototype;
 const IntrinsicError = Error;
 const IntrinsicAggregateError = AggregateError;
 const IntrinsicTypeError = TypeError;
+const IntrinsicRangeError = RangeError;
 const toText = String;
 
 const uncurry = Function.prototype.bind.bind(Function.prototype.call);
@@ -93,6 +94,7 @@ const JOB = 1;
 const SOURCE = 2;
 const ARGS = 3;
 const CODE_CACHE = 4;
+const ANSWER = 5;
 const STARTED = 17;
 const RETURNED = 18;
 const THREW = 19;
@@ -104,6 +106,9 @@ const EXITING = 24;
 const INVALID = 25;
 const COMPILED = 27;
 const UNCACHED = 28;
+const CALL = 29;
+const PROGRESS = 30;
+const YIELDED = 31;
 
 const HEADER_BYTES = 5;
 /** What is read of the channel before it is asked for. Most jobs fit in, and are there after one call of the system's. */
@@ -120,6 +125,9 @@ const AGGREGATE_LIMIT_ERRORS = 8;
 const VALUES_LIMIT = 32;
 const FIELDS_LIMIT = 64;
 const BUSY_WAIT_MS = 2;
+/** Values that may be on their way to the host, before the function has to wait until it has taken some. */
+const YIELD_WINDOW = 16;
+const PROGRESS_LIMIT_BYTES = 64 * 1024;
 
 // ---- channel ------------------------------------------------------------------------------------------------------------
 
@@ -719,6 +727,152 @@ function pinned(value) {
   return value;
 }
 
+// ---- talking with the host ----------------------------------------------------------------------------------------------
+
+/** What goes on between function and host before the result; `undefined` where the call offers nothing. */
+let talk;
+
+/** Gives what the function gets beside its arguments, if the call offers something. */
+function beginTalk(offer) {
+  if (offer === undefined) return undefined;
+  talk = { __proto__: null, offer, waiting: { __proto__: null }, pending: 0, nextId: 1, untaken: 0, room: undefined };
+  const given = {};
+  if (offer.functions.length > 0) given.host = hostObject(offer.functions);
+  if (offer.progress) given.progress = tellProgress;
+  return keys(given).length === 0 ? undefined : given;
+}
+
+/** `crm.find` is the property `find` of the object `crm`. */
+function hostObject(names) {
+  const host = { __proto__: null };
+  for (let i = 0; i < names.length; i++) {
+    const name = names[i];
+    let holder = host;
+    let rest = name;
+    for (let dot = indexOf(rest, '.'); dot !== -1; dot = indexOf(rest, '.')) {
+      const part = slice(rest, 0, dot);
+      holder[part] ??= { __proto__: null };
+      holder = holder[part];
+      rest = slice(rest, dot + 1);
+    }
+    holder[rest] = (args) => callHost(name, args);
+  }
+  return host;
+}
+
+function callHost(name, args) {
+  return new IntrinsicPromise((resolve, reject) => {
+    const json = args === undefined ? undefined : stringify(args);
+    const bytes = json === undefined ? 0 : byteLength(json);
+    const { maxMessageBytes } = talk.offer;
+    if (bytes > maxMessageBytes) {
+      throw new IntrinsicRangeError(
+        `the arguments of host.${name} have ${bytes} bytes as JSON, at most ${maxMessageBytes} are allowed (functionLimits.messageBytes)`
+      );
+    }
+    if (settled) throw new IntrinsicError(`host.${name} was called after the function had settled`);
+    const id = talk.nextId++;
+    talk.waiting[id] = { __proto__: null, resolve, reject };
+    talk.pending += 1;
+    listenToHost().ref();
+    send(CALL, `{"id":${id},"name":${stringify(name)}${json === undefined ? '' : `,"args":${json}`}}`);
+  });
+}
+
+function tellProgress(value) {
+  const json = stringify(value);
+  if (json === undefined || settled) return;
+  const bytes = byteLength(json);
+  if (bytes > PROGRESS_LIMIT_BYTES) {
+    throw new IntrinsicRangeError(`progress has ${bytes} bytes as JSON, at most ${PROGRESS_LIMIT_BYTES} are allowed`);
+  }
+  send(PROGRESS, json);
+}
+
+/** What the call of a generator fails with where nobody takes what it yields; nothing of it has run then. */
+const nobodyTakesYields = new IntrinsicTypeError(
+  'the function is a generator, and this call takes no values from it: give onYield with the call, or return all values at once'
+);
+
+/** Hands on what a generator yields, no faster than the host takes it; gives what it returns. */
+async function handOn(generator) {
+  if (talk?.offer.yields !== true) throw nobodyTakesYields;
+  for (;;) {
+    const { done, value } = await pinned(generator.next());
+    if (done) {
+      // The result comes when the host has taken all that was yielded.
+      while (talk.untaken > 0) await roomForYields();
+      return value;
+    }
+    const json = stringify(value) ?? 'null';
+    const bytes = byteLength(json);
+    if (bytes > talk.offer.maxMessageBytes) {
+      await generator.return();
+      throw new IntrinsicRangeError(
+        `a yielded value has ${bytes} bytes as JSON, at most ${talk.offer.maxMessageBytes} are allowed (functionLimits.messageBytes)`
+      );
+    }
+    talk.untaken += 1;
+    send(YIELDED, json);
+    while (talk.untaken >= YIELD_WINDOW) await roomForYields();
+  }
+}
+
+function roomForYields() {
+  listenToHost().ref();
+  return new IntrinsicPromise((resolve) => {
+    talk.room = resolve;
+  });
+}
+
+/** Reads what the host says, from when the function first waits for it. */
+function listenToHost() {
+  if (talk.socket !== undefined) return talk.socket;
+  const { Socket } = require('node:net');
+  const socket = new Socket({ fd: channel, readable: true, writable: false });
+  let held = Buffer.alloc(0);
+  socket.on('data', (chunk) => {
+    held = held.length === 0 ? chunk : Buffer.concat([held, chunk]);
+    let at = 0;
+    while (held.length - at >= HEADER_BYTES) {
+      const length = held.readUInt32LE(at);
+      if (held.length - at - HEADER_BYTES < length) break;
+      heardFromHost(held[at + 4], decode(held, 'utf8', at + HEADER_BYTES, at + HEADER_BYTES + length));
+      at += HEADER_BYTES + length;
+    }
+    held = held.subarray(at);
+    if (talk.pending === 0 && talk.room === undefined) socket.unref();
+  });
+  // The host is gone, and this process with it before long.
+  socket.on('error', () => {});
+  talk.socket = socket;
+  return socket;
+}
+
+function heardFromHost(type, payload) {
+  if (type !== ANSWER) {
+    talk.untaken -= 1;
+    const room = talk.room;
+    talk.room = undefined;
+    room?.();
+    return;
+  }
+  const [id, ok, value] = parse(payload);
+  const waiting = talk.waiting[id];
+  if (waiting === undefined) return;
+  delete talk.waiting[id];
+  talk.pending -= 1;
+  if (ok) waiting.resolve(value);
+  else waiting.reject(errorOfHost(value));
+}
+
+/** The error of a host function: name and message, nothing else of the host's. */
+function errorOfHost({ name, message }) {
+  const error = new IntrinsicError(message);
+  if (name !== 'Error') defineHidden(error, 'name', name);
+  return error;
+}
+
 let settled = false;
 
 function settle(type, payload) {
@@ -756,13 +910,20 @@ async function run(job, code, args, cachedData) {
     return isOwnSyntaxError(error, isModule) ? fail(INVALID, withLine(error)) : fail(THREW, error);
   }
   if (typeof tool !== 'function') return fail(INVALID, noFunction(tool, isModule));
+  await call(tool, args, job);
+}
+
+/** Calls the function and answers with what comes of it. */
+async function call(tool, args, { talk: offer, maxResultBytes }) {
+  const companions = beginTalk(offer);
   let result;
   try {
-    result = await pinned(apply(tool, undefined, [args]));
+    result = await pinned(apply(tool, undefined, companions === undefined ? [args] : [args, companions]));
+    if (isGeneratorObject(result)) result = await handOn(result);
   } catch (error) {
-    return fail(THREW, error);
+    return fail(error === nobodyTakesYields ? INVALID : THREW, error);
   }
-  answer(result, job.maxResultBytes);
+  answer(result, maxResultBytes);
 }
 
 function noFunction(value, isModule) {

@@ -9,7 +9,7 @@ import { spawn } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { cpus } from 'node:os';
-import { join } from 'node:path';
+import { delimiter, dirname, join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { renderReport } from './real-packages/report.mjs';
 import { USES } from './real-packages/uses.mjs';
@@ -110,7 +110,9 @@ async function plain([name, body, { with: others = {}, range = 'latest' } = {}],
     mkdirSync(folder, { recursive: true });
     writeFileSync(join(folder, 'package.json'), JSON.stringify({ private: true, dependencies }));
     const npm = ['install', '--no-audit', '--no-fund', '--prefer-offline'];
-    const { code, stderr } = await run('npm', npm, { cwd: folder, limitMs: PLAIN_LIMIT_MS });
+    // Addons are built for the Node that is found first.
+    const env = { ...process.env, PATH: `${dirname(options.node)}${delimiter}${process.env.PATH}` };
+    const { code, stderr } = await run('npm', npm, { cwd: folder, limitMs: PLAIN_LIMIT_MS, env });
     if (code !== 0) return { versions: {}, outcome: { error: `npm install failed: ${stderr.slice(-400)}` } };
     writeFileSync(join(folder, 'installed'), stamp);
   }

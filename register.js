@@ -3,6 +3,7 @@
 // `node --import native-sandbox-executor/register` (or `--require`, or an import in the program): from here on, whoever
 // loads the executor of the published run API gets this package. The run API itself stays as it was installed.
 
+const { writeSync } = require('node:fs');
 const module_ = require('node:module');
 const { pathToFileURL } = require('node:url');
 const { debuglog } = require('node:util');
@@ -10,6 +11,7 @@ const { MessageChannel, isMainThread, parentPort, receiveMessageOnPort } = requi
 const { CORE_NAME, adoptLoggers, log } = require('./lib/logger.js');
 const { addonProblem } = require('./lib/native.js');
 const { changeNodeOptions, withAbsoluteEntry, withoutOwnEntry } = require('./lib/own-entry.js');
+const { hostProblem } = require('./lib/platform.js');
 const { SWITCH, hooked, isOriginal, noteSwap, swapReport, switchOf } = require('./lib/swap.js');
 
 const TARGET = pathToFileURL(require.resolve('./index.js')).href;
@@ -19,8 +21,17 @@ const debug = debuglog(CORE_NAME);
 
 /** What the host's operator must see whatever becomes of the host's logger. */
 function complain(line) {
-  // Once per process, not once per thread.
-  if (isMainThread) process.stderr.write(`${CORE_NAME}: ${line}\n`);
+  try {
+    // Not by `process.stderr`: in a worker thread, whoever made the thread may have that.
+    writeSync(2, `${CORE_NAME}: ${line}\n`);
+  } catch {
+    // Closed, or a pipe that is full and does not block: there is nobody to tell.
+  }
+}
+
+/** What concerns the process, not this thread. */
+function complainOnce(line) {
+  if (isMainThread) complain(line);
 }
 
 /** @param {{ module: string, agentsCore?: string }} swap the module that was asked for; the URL of its own agents-core */
@@ -60,6 +71,11 @@ function refused(act) {
 }
 
 function register() {
+  if (process.versions.bun) {
+    // It has the functions, and never calls what they are given.
+    complain('Bun has no module hooks: register did nothing, and the original stays in its place.');
+    return;
+  }
   if (typeof module_.registerHooks === 'function') {
     // Vitest's pools of vm contexts have it, and refuse it.
     const refusal = refused(() => module_.registerHooks({ resolve }));
@@ -86,10 +102,10 @@ function register() {
 
 /** A missing addon makes every call fail with these words; at the start of a server they are seen in time. */
 function checkAddon() {
-  const problem = addonProblem();
+  const problem = addonProblem() ?? hostProblem();
   if (!problem) return;
-  complain(
-    `${problem} Until then every function tool fails with these words; ${SWITCH}=off goes back to the original.`
+  complainOnce(
+    `${problem}${problem.endsWith('.') ? '' : '.'} Until then every function tool fails with these words; ${SWITCH}=off goes back to the original.`
   );
 }
 
@@ -97,7 +113,7 @@ function start() {
   // Node preloads what `--require` names into its own thread of asynchronous hooks too, which must not have hooks itself.
   if (!isMainThread && !parentPort) return;
   const { on, problem } = switchOf(process.env[SWITCH]);
-  if (problem) complain(problem);
+  if (problem) complainOnce(problem);
   if (!on) {
     hooked('off');
     changeNodeOptions(process.env, withoutOwnEntry);
@@ -105,7 +121,7 @@ function start() {
   }
   changeNodeOptions(process.env, withAbsoluteEntry);
   register();
-  if (isMainThread) checkAddon();
+  if (isMainThread && !process.versions.bun) checkAddon();
 }
 
 start();

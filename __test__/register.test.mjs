@@ -223,6 +223,36 @@ for (const [what, file, change, told] of [
   });
 }
 
+test('a thread whose host refuses hooks tells it, though the main thread is served', {
+  skip: !SYNC_HOOKS,
+}, async () => {
+  const change =
+    "if (!require('node:worker_threads').isMainThread) m.registerHooks = () => { throw new Error('not in threads'); };";
+  write(join(project, 'refusing-in-threads.cjs'), `const m = require('node:module'); ${change}`);
+  const script = `
+    import { Worker } from 'node:worker_threads';
+    await new Promise((done) => new Worker("", { eval: true }).on('exit', done));`;
+  const { code, err } = await node(['--require', './refusing-in-threads.cjs', '--require', REGISTER], { script });
+  assert.equal(code, 0, err);
+  assert.match(err, /this host refuses module hooks \(not in threads\): the original stays in its place/);
+});
+
+for (const [what, versions, told] of [
+  ['Bun', { bun: '1.4.5' }, /^native-sandbox-executor: Bun has no module hooks: register did nothing/],
+  ['an old Node', { node: '20.9.0' }, /^native-sandbox-executor: this host is Node 20\.9\.0, .*20\.17 or newer/],
+]) {
+  test(`a host that is ${what} is told so at its start, in one line`, async () => {
+    write(
+      join(project, 'other-host.cjs'),
+      `Object.defineProperty(process, 'versions', { value: { ...process.versions, ...${JSON.stringify(versions)} } });`
+    );
+    const { code, err } = await node(['--require', './other-host.cjs', '--require', REGISTER, '-p', '1']);
+    assert.equal(code, 0, err);
+    assert.match(err, told);
+    assert.equal(err.trimEnd().split('\n').length, 1, err);
+  });
+}
+
 test('an import in the program serves what is loaded after it', async () => {
   const { load } = { load: pathToFileURL(agents.chunk).href };
   const script = `

@@ -1,10 +1,10 @@
 // Options and variables that cannot work: told at the first call, by their names.
 
 import assert from 'node:assert/strict';
-import { mkdirSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { existsSync, mkdirSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { host, LINUX, ownWorld, RUNGS, rejection, surface, tool } from './helpers.mjs';
+import { host, LINUX, ownWorld, ROOT, RUNGS, rejection, surface, tool } from './helpers.mjs';
 
 let world;
 before(() => {
@@ -116,4 +116,84 @@ test('a backslash in the temp folder is no obstacle, one in storeDir is named', 
   const error = await rejection(factory.executeFunctionTool('t', {}, tool('() => 1')));
   assert.equal(error.code, 'INVALID_CONFIG');
   assert.match(error.message, /storeDir.*backslash/);
+});
+
+test('a nodePath by a symbolic link or with .. is taken by its real path', {
+  timeout: 60_000,
+  skip: !LINUX,
+}, async () => {
+  const link = join(world.root, 'node-link');
+  symlinkSync(process.execPath, link);
+  const crooked = join(world.root, 'x').replace(/x$/, `../${basename(world.root)}/../..${process.execPath}`);
+  const { SandboxExecutorFactory: Factory } = surface();
+  for (const nodePath of [link, `/tmp/..${process.execPath}`, crooked].filter((path) => existsSync(path))) {
+    for (const start of RUNGS) {
+      const factory = new Factory({ nodePath, start });
+      const [result, path] = await factory.executeFunctionTool('t', {}, tool('() => [1, process.execPath]'));
+      assert.deepEqual([result, path], [1, realpathSync(process.execPath)], `${nodePath} ${start}`);
+      await factory.cleanup();
+    }
+  }
+});
+
+test('a runtime that nobody knows is refused, and named', async () => {
+  const factory = new (surface().SandboxExecutorFactory)();
+  for (const runtime of ['python3.13', 'node18', 'TypeScript', 'bun', 7]) {
+    const error = await rejection(factory.executeFunctionTool('t', {}, tool('() => 1', { sandbox: { runtime } })));
+    assert.deepEqual([error.code, error.phase], ['INVALID_CONFIG', 'validate'], String(runtime));
+    assert.match(error.message, /sandboxConfig\.runtime must be "node22" or "typescript", got "/);
+    assert.ok(error.message.includes(`"${runtime}"`), error.message);
+  }
+  for (const runtime of ['node22', 'typescript', undefined, null])
+    assert.equal(await factory.executeFunctionTool('t', {}, tool('() => 1', { sandbox: { runtime } })), 1);
+});
+
+test('an empty TMPDIR is none', { timeout: 60_000, skip: !LINUX }, async () => {
+  const body = "say(await run('() => 1')); say(new rest.NativeSandboxExecutor().getMetrics().store ? 1 : 0);";
+  const storeDir = { AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR: join(world.root, 'tmp') };
+  assert.deepEqual((await host(body, { env: { TMPDIR: '', TMP: '', TEMP: '', ...storeDir } }).exited).said, [1, 1]);
+  // Without a storeDir it is the common temp folder, not the folder of the process.
+  const { said } = await host(
+    `const { maintain } = await import('node:module').then(({ createRequire }) => createRequire(import.meta.url)(${JSON.stringify(join(ROOT, 'lib/native-executor.js'))}));
+    say((await maintain(new rest.NativeSandboxExecutor(), { task: 'trees' })).root);`,
+    { env: { TMPDIR: '' } }
+  ).exited;
+  assert.match(said[0], /^\/tmp\/native-sandbox-executor-/);
+});
+
+test('a result that is no JSON is told to be the returned value', async () => {
+  const factory = new (surface().SandboxExecutorFactory)();
+  for (const code of [
+    '() => 10n',
+    '() => { const a = {}; a.a = a; return a; }',
+    '() => ({ toJSON() { throw new Error("x"); } })',
+  ]) {
+    const error = await rejection(factory.executeFunctionTool('t', {}, tool(code)));
+    assert.equal(error.code, 'RESULT_NOT_SERIALIZABLE');
+    assert.match(error.message, /value that the function returned/);
+  }
+});
+
+test('a connection of a function without network is told to have none', {
+  timeout: 60_000,
+  skip: !LINUX,
+}, async (t) => {
+  const { SandboxExecutorFactory: Factory } = surface();
+  const factory = new Factory({ network: 'none' });
+  const fails = (code) => rejection(factory.executeFunctionTool('t', {}, tool(code)));
+  const first = await fails("async () => (await fetch('http://127.0.0.1:5001')).status");
+  if (first.code === 'ISOLATION_UNAVAILABLE') return t.skip(first.message);
+  for (const code of [
+    "async () => (await fetch('http://127.0.0.1:5001')).status",
+    "async () => (await fetch('http://no-such-host.example')).status",
+    "() => new Promise((_, no) => require('net').connect(80, '192.0.2.1').on('error', no))",
+    "() => require('dns').promises.lookup('no-such-host.example')",
+  ]) {
+    assert.match((await fails(code)).message, /The function has no network \(option network: "none"\)/, code);
+  }
+  assert.doesNotMatch((await fails('() => { throw new Error("fetch failed"); }')).message, /no network/);
+  const open = await rejection(
+    new Factory().executeFunctionTool('t', {}, tool("async () => (await fetch('http://127.0.0.1:5001')).status"))
+  );
+  assert.doesNotMatch(open.message, /no network/);
 });

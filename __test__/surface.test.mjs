@@ -435,11 +435,24 @@ test('options that JSON would lose are named', async () => {
   }
 });
 
-test('a host that is not Node is told which option it needs', async () => {
+test('a host that is not Node, or an old one, is told which option it needs', async () => {
   const { versions } = process;
-  Object.defineProperty(process, 'versions', { value: { ...versions, electron: '40.0.0' }, configurable: true });
+  const as = (over) =>
+    Object.defineProperty(process, 'versions', { value: { ...versions, ...over }, configurable: true });
   try {
-    assert.match((await rejection(execute('() => 1'))).message, /Electron.*nodePath.*_NODE_PATH/);
+    for (const [over, name] of [
+      [{ bun: '1.4.5' }, 'Bun'],
+      [{ deno: '2.9.6' }, 'Deno'],
+      [{ node: '20.9.0' }, 'Node 20.9.0'],
+      [{ node: '18.20.4' }, 'Node 18.20.4'],
+      [{ electron: '40.0.0' }, 'Electron'],
+    ]) {
+      as(over);
+      const error = await rejection(execute('() => 1'));
+      assert.equal(error.code, 'INVALID_CONFIG');
+      assert.match(error.message, new RegExp(`^this host is ${name}, .*20\\.17 or newer.*nodePath.*_NODE_PATH`));
+      assert.doesNotMatch(error.message, /\n/);
+    }
     const factory = new sandbox.SandboxExecutorFactory({ nodePath: '/usr/bin/node' });
     assert.equal(await factory.executeFunctionTool('t', {}, tool('() => 1')), 1);
   } finally {

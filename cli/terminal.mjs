@@ -1,7 +1,8 @@
 // What is written, and whether with colours: `FORCE_COLOR` (not 0) wins over `NO_COLOR` as in Node itself, then it is whether
 // the stream is a terminal that has colours.
 
-import { styleText } from 'node:util';
+// Not by its name: Node before 20.12 has no `styleText`, and `doctor` has to say there that it is too old.
+import * as util from 'node:util';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 const FRAME_MS = 80;
@@ -23,7 +24,8 @@ export function wantsColor({ FORCE_COLOR, NO_COLOR, TERM }, isTerminal) {
 function styleOf(stream, env) {
   const isColored = wantsColor(env, Boolean(stream.isTTY));
   // Asked here: Node's own question is about stdout only, and not asked at all before version 22.
-  return (format, text) => (isColored ? styleText(format, text, { validateStream: false }) : text);
+  return (format, text) =>
+    isColored && util.styleText ? util.styleText(format, text, { validateStream: false }) : text;
 }
 
 /** What a terminal does something about, or that moves the text around it: control characters, and those of directions and lines. */

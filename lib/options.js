@@ -1,6 +1,6 @@
 'use strict';
 
-// What the caller hands over, as JSON text for the core. Everything here is pure but for `hostProblem`. Whatever is wrong
+// What the caller hands over, as JSON text for the core. Everything here is pure but for what asks the process. Whatever is wrong
 // with a value is told with the name of its field, also where looking at it throws (getters, proxies).
 
 const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
@@ -19,14 +19,13 @@ const {
   toWellFormed,
 } = require('./intrinsics.js');
 const { changeNodeOptions, withoutOwnEntry } = require('./own-entry.js');
+const { hostProblem, otherHost } = require('./platform.js');
 
 /** Largest whole number that survives JSON; a time limit above it means "practically never". */
 const MAX_WHOLE_NUMBER = Number.MAX_SAFE_INTEGER;
 
 /** How deep an option may nest; none needs more than three. */
 const OPTION_LIMIT_LEVELS = 16;
-
-const NODE_PATH_VARIABLE = 'AGENTS_FUNCTION_TOOL_SANDBOX_NODE_PATH';
 
 /** Fields of `sandboxConfig` that count, `vercel`'s included; others are only logged, or are for providers of the host's own. */
 const SANDBOX_FIELDS = ['provider', 'runtime', 'timeout', 'vcpus', 'token', 'teamId', 'projectId'];
@@ -117,7 +116,7 @@ function plainCopy(what, value, levels, isStrict = false) {
  */
 function optionsJson(configured, own) {
   const merged = mergedOptions(configured, own);
-  const problem = hostProblem(merged);
+  const problem = hostProblem(merged.nodePath);
   if (problem) throw invalidConfig(problem);
   return strictJson(merged);
 }
@@ -134,17 +133,6 @@ function mergedOptions(configured, own) {
   return { __proto__: null, ...configured.values, ...own.values };
 }
 
-/** Whether this host's own executable can run tools. */
-function hostProblem({ nodePath }) {
-  const { electron, bun } = process.versions;
-  const host = electron ? 'Electron' : bun ? 'Bun' : undefined;
-  if (!host || nodePath || process.env[NODE_PATH_VARIABLE]) return undefined;
-  return (
-    `this host is ${host}, whose own executable cannot run function tools: set the option nodePath or the variable ` +
-    `${NODE_PATH_VARIABLE} to the path of a Node binary`
-  );
-}
-
 /** The variables of the host, taken once: at first use, when its `.env` has been read. */
 function environmentJson() {
   const env = { __proto__: null, ...process.env };
@@ -155,8 +143,7 @@ function environmentJson() {
 
 /** The ABI of this host's own Node, for addons of dependencies; nothing where the host is something else. */
 function nodeAbi() {
-  const { electron, bun, modules } = process.versions;
-  return electron || bun ? undefined : modules;
+  return otherHost(process.versions) ? undefined : process.versions.modules;
 }
 
 /**

@@ -187,6 +187,8 @@ pub struct Settings {
     pub tenant_key: Option<String>,
     /// The Node executable.
     pub node_path: PathBuf,
+    /// The same as it was given, for texts: `node_path` may be made the real path.
+    pub node_given: PathBuf,
     /// npm, if not the one beside Node or on PATH.
     pub npm_path: Option<PathBuf>,
     /// Where each value came from, by option name.
@@ -224,7 +226,13 @@ impl Settings {
         let settings = reader.settings(&facts.exec_path)?;
         reader.refuse_unknown()?;
         let unknown_variables = reader.unknown_variables();
-        Ok(Self { origins: reader.origins, variables: reader.variables, unknown_variables, ..settings })
+        Ok(Self {
+            node_given: settings.node_path.clone(),
+            origins: reader.origins,
+            variables: reader.variables,
+            unknown_variables,
+            ..settings
+        })
     }
 
     /// The variables of the host that pass to a tool.
@@ -333,6 +341,7 @@ impl<'a> Reader<'a> {
             store_max_bytes: self.bytes(&key("storeMaxBytes", "STORE_MAX_BYTES"), 2_147_483_648.0)?,
             tenant_key: self.text(&key("tenantKey", "TENANT_KEY"))?,
             node_path: self.path(&key("nodePath", "NODE_PATH"))?.unwrap_or_else(|| exec_path.to_path_buf()),
+            node_given: PathBuf::new(),
             npm_path: self.path(&key("npmPath", "NPM_PATH"))?,
             origins: BTreeMap::new(),
             variables: BTreeMap::new(),

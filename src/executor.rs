@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::{
-    config::{self, HostFacts, Settings, millis},
+    config::{self, HostFacts, Network, Settings, millis},
     error::{Code, Phase, SandboxError},
     gauge,
     host::{self, Account, Host, Sandbox},
@@ -276,6 +276,7 @@ impl Executor {
         let inner = Arc::clone(&self.inner);
         let request = Arc::new(request);
         let declared = Arc::clone(&request);
+        let setup_network = setup.settings.network;
         let call = Arc::clone(&state);
         let life = async move { inner.life(&request, place, args_json, &call, settle).await };
         let host = setup.host;
@@ -291,6 +292,8 @@ impl Executor {
                 let error = Redactor::new(declared.env.values()).error(error);
                 let error =
                     outcome::naming_undeclared(error, |name| declared.dependencies.contains_key(name));
+                let error =
+                    if setup_network == Network::None { outcome::naming_no_network(error) } else { error };
                 SandboxError { duration: began.elapsed(), ..error }
             });
             done(answer, state.story.wants_steps.then(|| state.story.timeline.marks()));
@@ -491,7 +494,11 @@ impl Setup {
             tmpdir: temp_folder(&env),
             env: Arc::new(env),
         };
-        let settings = Settings::read(&options, &facts)?;
+        let mut settings = Settings::read(&options, &facts)?;
+        // A root of a call's own shows the place of the binary, not links on the way to it. What is no file is told by who starts it.
+        if settings.node_path != facts.exec_path {
+            settings.node_path = settings.node_path.canonicalize().unwrap_or(settings.node_path);
+        }
         for variable in &settings.unknown_variables {
             tracing::warn!(target: NATIVE, variable, "Unknown variable: it sets nothing");
         }
@@ -550,7 +557,9 @@ impl Setup {
 fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
     let named =
         ["TMPDIR", "TMP", "TEMP"].iter().find_map(|name| env.get(*name).filter(|value| !value.is_empty()));
-    let folder = named.map_or_else(std::env::temp_dir, PathBuf::from);
+    // Rust takes an empty variable for a name; Node takes it for none.
+    let unnamed = || if cfg!(unix) { PathBuf::from(COMMON_TEMP_FOLDER) } else { std::env::temp_dir() };
+    let folder = named.map_or_else(unnamed, PathBuf::from);
     if config::is_closed_to_modules(&folder) {
         tracing::warn!(
             target: NATIVE,
@@ -743,8 +752,9 @@ impl Setup {
     }
 
     fn check(&self, request: &Request) -> Result<Arc<Prepared>, SandboxError> {
+        let runtime = request.runtime()?;
         policy::check(&request.dependencies, &self.settings.dependencies)?;
-        let prepare = || self.host.prepare(&request.source, request.runtime());
+        let prepare = || self.host.prepare(&request.source, runtime);
         // Microseconds for what people write; what takes longer must not hold up other calls.
         let prepared = if request.source.len() > QUICK_SOURCE_BYTES {
             tokio::task::block_in_place(prepare)
@@ -987,9 +997,9 @@ impl Request {
             .map_or(Value::Null, |config| log::redacted(&config))
     }
 
-    fn runtime(&self) -> Runtime {
-        // Whatever else the text says, the original runs it as JavaScript.
-        if self.runtime.as_deref() == Some("typescript") { Runtime::TypeScript } else { Runtime::Node22 }
+    fn runtime(&self) -> Result<Runtime, SandboxError> {
+        Runtime::named(self.runtime.as_deref())
+            .map_err(|text| SandboxError::new(Code::InvalidConfig, Phase::Validate, text))
     }
 
     fn timeout(&self, settings: &Settings) -> Duration {

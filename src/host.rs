@@ -274,7 +274,7 @@ impl Account {
         }
         let asked = self.node.get_or_try_init(|| async {
             let terms = self.terms(host).await?;
-            install::abi(&terms.ctx).await.map(drop)
+            install::abi(&terms.ctx, &self.settings.node_given).await.map(drop)
         });
         asked.await.copied()
     }

@@ -71,7 +71,7 @@ impl Scope {
         };
         let abi = match known_abi {
             Some(abi) => abi.to_owned(),
-            None => abi(ctx).await?,
+            None => abi(ctx, &ctx.node).await?,
         };
         let (npm, settings) = of_npm;
         Ok(Self {
@@ -149,7 +149,7 @@ fn stamp(path: &Path) -> String {
 
 /// Asks `node` for its ABI, or remembers what it said: the note goes by the binary's path, size and time. What does not
 /// answer is no Node.
-pub async fn abi(ctx: &InstallContext) -> Result<String, SandboxError> {
+pub async fn abi(ctx: &InstallContext, given: &Path) -> Result<String, SandboxError> {
     let (store, node) = (ctx.store.clone(), ctx.node.clone());
     let (name, known) = blocking(move || {
         let name = note_name(&node);
@@ -165,7 +165,7 @@ pub async fn abi(ctx: &InstallContext) -> Result<String, SandboxError> {
         let text = format!(
             "the option \"nodePath\" (variable AGENTS_FUNCTION_TOOL_SANDBOX_NODE_PATH) is {}, which is no Node that runs here: \
              {reason}. Set it to the absolute path of a Node binary, or leave it out to use the host's own",
-            ctx.node.display()
+            given.display()
         );
         SandboxError::new(Code::InvalidConfig, Phase::Validate, text)
     })?;
@@ -187,11 +187,23 @@ fn remember(store: &Store, name: &str, abi: &str) {
 
 fn note_name(node: &Path) -> String {
     let real = node.canonicalize().unwrap_or_else(|_| node.to_owned());
-    format!("abi-{}", crate::store::hex(&Sha256::digest(stamp(&real))))
+    format!("node-{}", crate::store::hex(&Sha256::digest(stamp(&real))))
 }
 
 fn is_abi(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The oldest Node that runs functions: `engines` of package.json, and `lib/platform.js`.
+const OLDEST_NODE: (u32, u32) = (20, 17);
+
+/// Why a Node of this version cannot run functions, if it cannot.
+fn too_old(version: &str) -> Option<String> {
+    let mut parts = version.split('.').map_while(|part| part.parse().ok());
+    let found = (parts.next()?, parts.next()?);
+    let (major, minor) = OLDEST_NODE;
+    (found < OLDEST_NODE)
+        .then(|| format!("it is Node {version}, and functions need Node {major}.{minor} or newer"))
 }
 
 fn ended(status: ExitStatus) -> String {
@@ -205,7 +217,7 @@ fn ended(status: ExitStatus) -> String {
 async fn ask(ctx: &InstallContext) -> Result<String, String> {
     let command = Command {
         program: ctx.node.clone(),
-        args: ["-p", "process.versions.modules"].map(OsString::from).to_vec(),
+        args: ["-p", "`${process.versions.modules} ${process.versions.node}`"].map(OsString::from).to_vec(),
         env: Vec::new(),
         cwd: PathBuf::from(ctx.store.root()),
         ..Command::default()
@@ -216,8 +228,27 @@ async fn ask(ctx: &InstallContext) -> Result<String, String> {
     read.map_err(|error| error.to_string())?;
     let status = started.process.exited().await;
     match text.trim() {
-        abi if status == ExitStatus::Code(0) && is_abi(abi) => Ok(abi.to_owned()),
+        said if status == ExitStatus::Code(0) && said.split_once(' ').is_some_and(|(abi, _)| is_abi(abi)) => {
+            let (abi, version) = said.split_once(' ').unwrap_or_default();
+            too_old(version).map_or_else(|| Ok(abi.to_owned()), Err)
+        }
         "" => Err(format!("asked for its version it printed nothing and {}", ended(status))),
         other => Err(format!("asked for its version it printed \"{other}\" and {}", ended(status))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::too_old;
+
+    #[test]
+    fn a_node_that_is_too_old_is_told_by_its_version() {
+        for version in ["18.20.4", "20.9.0", "20.16.9"] {
+            let text = too_old(version).unwrap_or_default();
+            assert!(text.contains(version) && text.contains("20.17 or newer"), "{version}: {text}");
+        }
+        for version in ["20.17.0", "22.0.0", "26.3.0-nightly", "odd"] {
+            assert_eq!(too_old(version), None, "{version}");
+        }
     }
 }

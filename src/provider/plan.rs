@@ -158,10 +158,8 @@ impl Rules {
         })?;
         policy::check(&request.dependencies, &settings.dependencies)?;
         refuse_local_specs(&request.dependencies)?;
-        let runtime = match request.runtime.as_deref() {
-            Some("typescript") => Runtime::TypeScript,
-            _ => Runtime::Node22,
-        };
+        let runtime = Runtime::named(request.runtime.as_deref())
+            .map_err(|text| SandboxError::new(Code::InvalidConfig, Phase::Validate, text))?;
         let prepared = source::prepare(&request.source, runtime)
             .map_err(|error| SandboxError::new(Code::InvalidSource, Phase::Validate, error.message))?;
         Ok(Self::with(settings, request, prepared))

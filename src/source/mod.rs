@@ -88,6 +88,23 @@ pub enum Runtime {
     TypeScript,
 }
 
+impl Runtime {
+    /// The runtime of this name in `sandboxConfig`; without one, or an empty one, the default.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the caller, where the name is none of them.
+    pub fn named(name: Option<&str>) -> Result<Self, String> {
+        match name {
+            None | Some("" | "node22") => Ok(Self::Node22),
+            Some("typescript") => Ok(Self::TypeScript),
+            Some(other) => {
+                Err(format!("sandboxConfig.runtime must be \"node22\" or \"typescript\", got {other:?}"))
+            }
+        }
+    }
+}
+
 /// How the worker has to compile [`Prepared::code`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -19,6 +19,26 @@ use crate::{
 /// A thrown value and its causes, as far as a missing package is looked for in them.
 const CAUSES_LOOKED_AT: usize = 8;
 
+/// Said of a result that JSON cannot carry.
+const NOT_JSON: &str = "This is about the value that the function returned: it is sent as JSON, so return plain objects, arrays, texts, numbers, booleans or null";
+
+/// Said of a failed connection of a function without network.
+const NO_NETWORK: &str = "The function has no network (option network: \"none\"), so nothing can be reached from it, this machine included";
+
+/// Codes of Node's errors when the kernel refuses a socket or there is no network in the namespace of the call.
+const NO_NETWORK_CODES: [&str; 10] = [
+    "EPERM",
+    "EACCES",
+    "ENETUNREACH",
+    "EHOSTUNREACH",
+    "ECONNREFUSED",
+    "EADDRNOTAVAIL",
+    "EAI_AGAIN",
+    "ENOTFOUND",
+    "ECONNABORTED",
+    "EAFNOSUPPORT",
+];
+
 /// How a call ends: the result as JSON text (`None` for `undefined`), or an error.
 pub type Outcome = Result<Option<String>, SandboxError>;
 
@@ -47,7 +67,9 @@ impl Notes {
             Frame::Returned(json) => return Some(Ok(json)),
             Frame::Threw(thrown) => return Some(Err(threw(Code::ToolError, Phase::Run, 1, thrown))),
             Frame::Unserializable(thrown) => {
-                return Some(Err(threw(Code::ResultNotSerializable, Phase::Result, 1, thrown)));
+                let error = threw(Code::ResultNotSerializable, Phase::Result, 1, thrown);
+                let message = format!("{}\n{NOT_JSON}", error.message);
+                return Some(Err(SandboxError { message, ..error }));
             }
             Frame::TooLarge { .. } => return Some(Err(output_limit(Phase::Result, max_output_bytes))),
             Frame::Invalid(thrown) => return Some(Err(invalid(thrown))),
@@ -162,6 +184,35 @@ pub fn naming_undeclared(error: SandboxError, is_declared: impl Fn(&str) -> bool
     }
 }
 
+/// Adds to an error of a connection that it could not be made, as the function has no network.
+pub fn naming_no_network(error: SandboxError) -> SandboxError {
+    if !error.cause_json.as_deref().is_some_and(is_about_network) {
+        return error;
+    }
+    let message = format!("{}\n{NO_NETWORK}", error.message);
+    SandboxError { message, ..error }
+}
+
+/// Whether a thrown value, or one of its causes, is a failed look-up of a name or a failed connection.
+fn is_about_network(thrown_json: &str) -> bool {
+    let mut at = thrown_json;
+    for _ in 0..CAUSES_LOOKED_AT {
+        let Ok(link) = serde_json::from_str::<Link<'_>>(at) else { return false };
+        let fields: Option<Fields<'_>> = link.fields.and_then(|json| serde_json::from_str(json.get()).ok());
+        if let Some(Fields { code: Some(code), syscall: Some(syscall) }) = fields
+            && NO_NETWORK_CODES.contains(&&*code)
+            && ["connect", "getaddrinfo", "socket", "bind", "listen", "send", "query"]
+                .iter()
+                .any(|name| syscall.starts_with(name))
+        {
+            return true;
+        }
+        let Some(cause) = link.cause else { return false };
+        at = cause.get();
+    }
+    false
+}
+
 /// The package that a thrown value says was not found, of itself or of one of its causes.
 fn missing_package(thrown_json: &str) -> Option<String> {
     let mut at = thrown_json;
@@ -193,8 +244,10 @@ struct Link<'a> {
 
 #[derive(Deserialize)]
 struct Fields<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     code: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    syscall: Option<Cow<'a, str>>,
 }
 
 fn threw(code: Code, phase: Phase, exit_code: i32, thrown: Thrown) -> SandboxError {
@@ -383,13 +436,34 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_no_network_refuses_says_so() {
+        let told = |json: &str| {
+            let error = SandboxError {
+                cause_json: Some(json.to_owned()),
+                ..SandboxError::new(Code::ToolError, Phase::Run, "m")
+            };
+            naming_no_network(error).message != "m"
+        };
+        let refused = r#"{"text":"","message":"connect EPERM","fields":{"code":"EPERM","syscall":"connect","errno":-1}}"#;
+        assert!(told(refused));
+        assert!(told(&format!(r#"{{"text":"fetch failed","message":"fetch failed","cause":{refused}}}"#)));
+        assert!(told(r#"{"text":"","fields":{"code":"EAI_AGAIN","syscall":"getaddrinfo"}}"#));
+        assert!(!told(r#"{"text":"","fields":{"code":"EPERM","syscall":"open"}}"#), "a file");
+        assert!(!told(r#"{"text":"","fields":{"code":"ENOENT","syscall":"connect"}}"#));
+        assert!(!told(r#"{"text":"fetch failed","message":"fetch failed"}"#));
+        assert!(!told("no JSON"));
+    }
+
+    #[test]
     fn a_result_that_is_no_json_says_so() {
         let error =
             settled(Frame::Unserializable(thrown("TypeError: Do not know how to serialize a BigInt", &[])));
         assert_eq!((error.code, error.phase), (Code::ResultNotSerializable, Phase::Result));
         assert_eq!(
             error.message,
-            "Function execution failed with code 1: TypeError: Do not know how to serialize a BigInt"
+            format!(
+                "Function execution failed with code 1: TypeError: Do not know how to serialize a BigInt\n{NOT_JSON}"
+            )
         );
     }
 

@@ -182,8 +182,11 @@ export interface CallExit {
   leftRunning?: boolean;
 }
 
-/** A function of the host that a tool may call; see {@link CallOptions.functions}. */
-export type HostFunction = (args: any, context: { signal: AbortSignal }) => unknown;
+/**
+ * A function of the host that a tool may call; see {@link CallOptions.functions}. Annotate what you take: `args` is whatever JSON the tool sends, so
+ * check it as you check a request from outside.
+ */
+export type HostFunction = (args: never, context: { signal: Signal }) => unknown;
 
 /** Limits of the conversation between a function and its host. A bad value rejects the call with `INVALID_CONFIG`. */
 export interface FunctionLimits {
@@ -259,13 +262,13 @@ export interface CallOptions {
    * Called with each value that the tool hands to `progress`, which it gets in its second parameter: `async (args, { progress }) => { progress({ done: 1, of: 3 }); … }`.
    * In order; a value may still come shortly after the result. Where the host is late, the oldest of more than 64 waiting values are dropped. A value has at most 64 KiB as JSON. Not for providers.
    */
-  onProgress?(progress: any): void;
+  onProgress?(progress: unknown): void;
   /**
    * Called with each value that a tool yields which is an `async function*`; its return value is the result of the call. The next value is handed
    * over when the promise that this returns has settled, and the tool waits when 16 values are under way. The result comes when all
    * values were taken. Without it a generator is refused with `INVALID_SOURCE`. Not for providers.
    */
-  onYield?(value: any): unknown;
+  onYield?(value: unknown): unknown;
   /** Limits of this call alone. Not for providers. */
   limits?: CallLimits;
 }

@@ -196,3 +196,16 @@ export const exit: Promise<{ exitCode: number }> = sandbox.run({
   onOutput: (stream, chunk) => void [stream satisfies 'stdout' | 'stderr', chunk satisfies string | Uint8Array],
 });
 export const tests: ConformanceTest[] = conformanceTests({ provider, config: { token: 'x' } });
+export const talking: CallOptions = {
+  env: { KEY: 'value' },
+  limits: { memoryMb: 64 },
+  functions: {
+    'crm.find': async ({ id }: { id: string }, { signal }) => ({ id, aborted: signal.aborted }),
+    now: () => Date.now(),
+  },
+  functionLimits: { pending: 4 },
+  onProgress: (progress) => void (progress satisfies unknown),
+  onYield: async (value) => void (value satisfies unknown),
+};
+// @ts-expect-error a limit that calls do not have
+export const unknownLimit: CallOptions = { limits: { memory: 5 } };

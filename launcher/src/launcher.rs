@@ -19,7 +19,7 @@ use rustix::{
 use crate::{
     child::{self, Failure, Prepared, Report, Surroundings},
     control::{Control, Received},
-    proc::{self, Entry, Proc},
+    proc::{self, Proc},
     sys,
     table::Table,
 };
@@ -210,7 +210,7 @@ impl Launcher {
         let started = Prepared::new(&self.surroundings, &spawn, fds).and_then(|prepared| prepared.start());
         match started {
             Ok((pid, report)) => {
-                self.control.send(&self.table.forked(id, pid));
+                self.control.send(&self.table.forked(id, pid, spawn.forks));
                 self.starting.insert(id, Starting { report, spawn });
             }
             Err(Failure { step, subject, errno }) => {
@@ -253,18 +253,18 @@ impl Launcher {
         let dead: Vec<i32> = self.table.children().filter(|pid| sys::is_dead(*pid)).collect();
         let mut unknown = self.proc.own_children(|pid| self.table.knows(pid));
         if !self.table.knows(first) && unknown.iter().all(|entry| entry.pid != first) {
-            // Where /proc hides it (or is not there), the kernel's word is enough to own and reap it.
-            unknown.push(Entry::unseen(first));
+            // Where there are no lists, and /proc hides it (or is not there), the kernel's word is enough to own and reap it.
+            unknown.push(proc::listed(first, rustix::process::getpid().as_raw_pid()));
         }
-        if !unknown.is_empty() {
-            let candidates: Vec<i32> = self.table.children().filter(|pid| sys::is_dead(*pid)).collect();
-            let attributed = self.table.attribute(&unknown, &candidates);
-            for pid in &attributed.doomed {
-                sys::signal_child(*pid, libc::SIGKILL);
-            }
-            if !attributed.doomed.is_empty() {
-                self.passes.soon(Instant::now());
-            }
+        // Whoever left one of these is dead by now, if not a moment ago.
+        let again = || self.table.children().filter(|pid| sys::is_dead(*pid)).collect();
+        let left_by: Vec<i32> = if unknown.is_empty() { dead.clone() } else { again() };
+        let attributed = self.table.attribute(&unknown, &left_by);
+        for pid in &attributed.doomed {
+            sys::signal_child(*pid, libc::SIGKILL);
+        }
+        if !attributed.doomed.is_empty() {
+            self.passes.soon(Instant::now());
         }
         for pid in dead {
             self.reap_one(pid);

@@ -116,6 +116,12 @@ fn micros(time: libc::timeval) -> u64 {
     whole + u64::try_from(time.tv_usec).unwrap_or(0)
 }
 
+/// The process group and the session of a process, 0 for those that cannot be told. `/proc` is not asked, so nothing hides them.
+pub(crate) fn group_and_session(pid: i32) -> (i32, i32) {
+    // SAFETY: take no memory.
+    unsafe { (libc::getpgid(pid).max(0), libc::getsid(pid).max(0)) }
+}
+
 /// Signals a direct child that was not reaped, so that its number is still its own.
 pub(crate) fn signal_child(child: i32, signal: i32) {
     // 0, -1 and 1 would mean other things.

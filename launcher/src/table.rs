@@ -28,14 +28,24 @@ struct Tree {
     orphans: usize,
     stage: Stage,
     killed: bool,
+    /// It forks processes itself: what they leave is nobody's once it is dead.
+    is_zygote: bool,
+}
+
+/// A child not yet reaped.
+#[derive(Debug, Clone, Copy)]
+struct Child {
+    /// None for one that cannot be anybody's.
+    tree: Option<u64>,
+    /// To be killed whatever becomes of its tree: nobody who died has left it.
+    is_stray: bool,
 }
 
 /// All trees and all children of the launcher.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     trees: BTreeMap<u64, Tree>,
-    /// Every child not yet reaped, with its tree; none for a stray.
-    children: BTreeMap<i32, Option<u64>>,
+    children: BTreeMap<i32, Child>,
 }
 
 /// What became of children that the launcher did not start.
@@ -51,10 +61,11 @@ impl Table {
     }
 
     /// A tree begins with its fork.
-    pub(crate) fn forked(&mut self, id: u64, pid: i32) -> FromLauncher {
-        let tree = Tree { main: pid, main_there: true, orphans: 0, stage: Stage::Starting, killed: false };
+    pub(crate) fn forked(&mut self, id: u64, pid: i32, is_zygote: bool) -> FromLauncher {
+        let (stage, killed) = (Stage::Starting, false);
+        let tree = Tree { main: pid, main_there: true, orphans: 0, stage, killed, is_zygote };
         self.trees.insert(id, tree);
-        self.children.insert(pid, Some(id));
+        self.children.insert(pid, Child { tree: Some(id), is_stray: false });
         FromLauncher::Forked { id, pid }
     }
 
@@ -80,7 +91,7 @@ impl Table {
 
     /// The tree whose main process this is, while that is not reaped.
     pub(crate) fn tree_of_main(&self, pid: i32) -> Option<u64> {
-        let id = (*self.children.get(&pid)?)?;
+        let id = self.children.get(&pid)?.tree?;
         self.trees.get(&id).filter(|tree| tree.main_there && tree.main == pid).map(|_| id)
     }
 
@@ -93,19 +104,26 @@ impl Table {
     }
 
     /// Gives each unknown child to a tree. `dead` are known children that are dead and not reaped: every unknown
-    /// one was left by one of them, with one exception: a process made with `CLONE_PARENT` is a child of the
-    /// launcher at once. The session tells most of them apart; of the rest the first of the dead is the owner, and
-    /// where none is dead, the child is a stray that nobody may have made.
+    /// one was left by one of them. The session tells most of them apart; of the rest the first of the dead is the owner.
+    /// Who belongs to a tree of which none is dead was made a child of the launcher at once (`CLONE_PARENT`): a stray
+    /// that nobody may make.
     pub(crate) fn attribute(&mut self, unknown: &[Entry], dead: &[i32]) -> Attributed {
-        let by_death = dead.iter().find_map(|pid| self.children.get(pid).copied().flatten());
+        let owners: Vec<u64> =
+            dead.iter().filter_map(|pid| self.children.get(pid).and_then(|child| child.tree)).collect();
+        for (id, tree) in &mut self.trees {
+            // A zygote's workers die with it, and nothing of theirs has anybody who waits for it.
+            tree.killed |= tree.is_zygote && dead.contains(&tree.main) && owners.contains(id);
+        }
         let mut attributed = Attributed::default();
-        for entry in
-            unknown.iter().filter(|entry| !self.children.contains_key(&entry.pid)).collect::<Vec<_>>()
-        {
-            let owner = self.tree_of_session(entry.session).or(by_death);
-            self.children.insert(entry.pid, owner);
+        for entry in unknown {
+            if self.children.contains_key(&entry.pid) {
+                continue;
+            }
+            let owner = self.tree_of_session(entry.session).or(owners.first().copied());
+            let is_stray = owner.is_none_or(|id| !owners.contains(&id));
+            self.children.insert(entry.pid, Child { tree: owner, is_stray });
             let tree = owner.and_then(|id| self.trees.get_mut(&id));
-            if tree.as_ref().is_none_or(|tree| tree.killed) {
+            if is_stray || tree.as_ref().is_none_or(|tree| tree.killed) {
                 attributed.doomed.push(entry.pid);
             }
             if let Some(tree) = tree {
@@ -124,7 +142,7 @@ impl Table {
 
     /// A child was reaped. What the host is told, in order.
     pub(crate) fn reaped(&mut self, pid: i32, reaped: Reaped) -> Vec<FromLauncher> {
-        let Some(Some(id)) = self.children.remove(&pid) else { return Vec::new() };
+        let Some(Child { tree: Some(id), .. }) = self.children.remove(&pid) else { return Vec::new() };
         let Some(tree) = self.trees.get_mut(&id) else { return Vec::new() };
         let mut told = Vec::new();
         if tree.main_there && tree.main == pid {
@@ -169,14 +187,15 @@ impl Table {
 
     /// The launcher's children in this tree.
     pub(crate) fn roots_of(&self, id: u64) -> Vec<i32> {
-        self.children.iter().filter(|(_, owner)| **owner == Some(id)).map(|(pid, _)| *pid).collect()
+        self.children.iter().filter(|(_, child)| child.tree == Some(id)).map(|(pid, _)| *pid).collect()
     }
 
     /// The launcher's children that are to die: those of killed trees, and strays.
     pub(crate) fn doomed_roots(&self) -> Vec<i32> {
-        let doomed =
-            |owner: &Option<u64>| owner.is_none_or(|id| self.trees.get(&id).is_none_or(|tree| tree.killed));
-        self.children.iter().filter(|(_, owner)| doomed(owner)).map(|(pid, _)| *pid).collect()
+        let doomed = |child: &Child| {
+            child.is_stray || child.tree.is_none_or(|id| self.trees.get(&id).is_none_or(|tree| tree.killed))
+        };
+        self.children.iter().filter(|(_, child)| doomed(child)).map(|(pid, _)| *pid).collect()
     }
 }
 
@@ -189,7 +208,7 @@ mod tests {
     const OK: Reaped = Reaped { status: Status::Code(0), cpu_us: 1, max_rss_kib: 2 };
 
     fn unknown(pid: i32, session: i32) -> Entry {
-        Entry { pid, zombie: false, parent: 1, group: session, session, started_ticks: 0 }
+        Entry { pid, zombie: false, parent: 1, group: session, session, threads: 1, started_ticks: 0 }
     }
 
     fn exited(id: u64, left_behind: bool) -> FromLauncher {
@@ -200,7 +219,7 @@ mod tests {
     fn two() -> Table {
         let mut table = Table::default();
         for (id, pid) in [(1, 10), (2, 20)] {
-            assert_eq!(table.forked(id, pid), FromLauncher::Forked { id, pid });
+            assert_eq!(table.forked(id, pid, false), FromLauncher::Forked { id, pid });
             assert_eq!(table.started(id), Some(FromLauncher::Started { id }));
         }
         table
@@ -240,7 +259,7 @@ mod tests {
         table.reaped(10, OK);
         table.attribute(&[unknown(12, 10)], &[20]);
         assert_eq!(table.roots_of(1), [11, 12]);
-        table.forked(3, 10);
+        table.forked(3, 10, false);
         table.attribute(&[unknown(13, 10)], &[20]);
         assert_eq!(table.roots_of(3), [10, 13]);
     }
@@ -267,9 +286,30 @@ mod tests {
     }
 
     #[test]
+    fn who_has_a_living_trees_session_and_was_left_by_nobody_is_a_stray_of_that_tree() {
+        let mut table = two();
+        assert_eq!(table.attribute(&[unknown(11, 10)], &[20]).doomed, [11]);
+        assert_eq!((table.roots_of(1), table.doomed_roots()), (vec![10, 11], vec![11]));
+        assert!(table.reaped(11, OK).is_empty());
+        assert_eq!(table.reaped(10, OK), [exited(1, false), FromLauncher::Gone { id: 1 }]);
+    }
+
+    #[test]
+    fn what_a_dead_zygote_leaves_is_doomed() {
+        let mut table = two();
+        table.forked(3, 30, true);
+        table.started(3);
+        assert_eq!(table.attribute(&[unknown(31, 31), unknown(21, 20)], &[30, 20]).doomed, [31]);
+        assert_eq!(table.reaped(30, OK), [exited(3, true)]);
+        assert_eq!(table.attribute(&[unknown(32, 32)], &[31]).doomed, [32]);
+        table.reaped(31, OK);
+        assert_eq!(table.reaped(32, OK), [FromLauncher::Gone { id: 3 }]);
+    }
+
+    #[test]
     fn a_failed_start_is_told_once() {
         let mut table = Table::default();
-        table.forked(1, 10);
+        table.forked(1, 10, false);
         let told = table.failed(1, Step::Exec, b"/x".to_vec(), 2);
         assert_eq!(
             told,

@@ -15,14 +15,20 @@ pub struct Entry {
     pub group: i32,
     /// Its session.
     pub session: i32,
-    /// Clock ticks after boot; together with the pid it names one process for ever.
+    /// Threads of it.
+    pub threads: u32,
+    /// Clock ticks after boot; together with the pid it names one process for ever. [`UNSEEN`] for one that `/proc` does not show.
     pub started_ticks: u64,
 }
 
+/// Of a process that somebody knows of, and that has no entry in `/proc` which may be read: a program that may be run but not read,
+/// or one that has made itself so. It is a process like any other: it can be named, counted and ended.
+pub const UNSEEN: u64 = u64::MAX;
+
 impl Entry {
-    /// A process of which no more than the number is known.
-    pub fn unseen(pid: i32) -> Self {
-        Self { pid, zombie: false, parent: 0, group: 0, session: 0, started_ticks: 0 }
+    /// A child of `parent`, by the kernel's word: without a look at its entry.
+    pub fn unseen(pid: i32, parent: i32, group: i32, session: i32) -> Self {
+        Self { pid, zombie: false, parent, group, session, threads: 1, started_ticks: UNSEEN }
     }
 }
 
@@ -39,6 +45,7 @@ pub fn parse(stat: &[u8]) -> Option<Entry> {
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
+        threads: fields.get(17)?.parse().ok()?,
         started_ticks: fields.get(19)?.parse().ok()?,
     })
 }
@@ -68,14 +75,21 @@ mod tests {
     use super::*;
 
     fn entry(pid: i32, parent: i32) -> Entry {
-        Entry { pid, zombie: false, parent, group: pid, session: pid, started_ticks: 0 }
+        Entry { pid, zombie: false, parent, group: pid, session: pid, threads: 1, started_ticks: 0 }
     }
 
     #[test]
     fn a_name_with_spaces_parentheses_and_foreign_bytes_is_no_obstacle() {
-        let line = b"42 (a ) S 1 (\xff) R 7 8 9 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0\n";
-        let expected =
-            Entry { pid: 42, zombie: false, parent: 7, group: 8, session: 9, started_ticks: 12345 };
+        let line = b"42 (a ) S 1 (\xff) R 7 8 9 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 3 0 12345 0 0\n";
+        let expected = Entry {
+            pid: 42,
+            zombie: false,
+            parent: 7,
+            group: 8,
+            session: 9,
+            threads: 3,
+            started_ticks: 12345,
+        };
         assert_eq!(parse(line), Some(expected));
         let dead = String::from_utf8_lossy(line).replace(") R ", ") Z ");
         assert_eq!(parse(dead.as_bytes()), Some(Entry { zombie: true, ..expected }));

@@ -5,6 +5,7 @@ use std::{
     fs, io, mem,
     os::fd::{AsRawFd, OwnedFd, RawFd},
     ptr,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use native_sandbox_confine::{self as confine, FIRST_CHILD, Failed, Plan};
@@ -13,6 +14,16 @@ use crate::sys;
 
 /// Where a worker finds its channel, and a zygote its control socket.
 pub(crate) const CHANNEL_FD: RawFd = 3;
+
+/// Whether this process was given a user that nobody else has but what it forks.
+static HAS_OWN_USER: AtomicBool = AtomicBool::new(false);
+
+/// Whether every process that this one may signal was forked by it, or by what it forked: it has a PID namespace, or a user, of its
+/// own.
+pub(crate) fn owns_all() -> bool {
+    // SAFETY: takes no memory. A parent of 0 is outside of the namespace.
+    HAS_OWN_USER.load(Relaxed) || unsafe { libc::getppid() } == 0
+}
 
 /// What a child makes its descriptors of; made before the first fork.
 pub(crate) struct Surroundings {
@@ -74,6 +85,7 @@ impl Surroundings {
         if let Some(plan) = plan {
             // SAFETY: after a fork there is one thread.
             unsafe { confine::apply(plan) }.map_err(|failed| told(&failed))?;
+            HAS_OWN_USER.store(plan.identity.is_some(), Relaxed);
         }
         // Last, because another user's process loses it. A parent outside of the PID namespace is 0 here.
         die_with(if nested.is_some() || born_nested { 0 } else { self.zygote })

@@ -4,15 +4,27 @@ use std::{collections::BTreeMap, fs, ops::RangeInclusive, path::Path};
 
 use crate::sys;
 
-/// One line of `/proc/<pid>/stat`, as far as it matters here.
+/// A process, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) pid: i32,
     pub(crate) parent: i32,
     pub(crate) group: i32,
     pub(crate) session: i32,
-    /// Clock ticks after boot; together with the pid it names one process for ever.
+    /// Clock ticks after boot; together with the pid it names one process for ever. [`UNSEEN`] for one that `/proc` does not show.
     pub(crate) started_ticks: u64,
+}
+
+/// Of what is on a list of children, and has no entry that this process may read: a program that may be run but not read, or one
+/// that has made itself so. It is a process like any other: it can be named, and ended.
+const UNSEEN: u64 = u64::MAX;
+
+impl Entry {
+    /// A child of `parent`, by the kernel's word: without a look at its entry.
+    fn listed(pid: i32, parent: i32) -> Self {
+        let (group, session) = sys::group_and_session(pid);
+        Self { pid, parent, group, session, started_ticks: UNSEEN }
+    }
 }
 
 /// Parses a `stat` line. The name in it may hold anything, spaces and parentheses included.
@@ -35,14 +47,20 @@ fn read(pid: i32) -> Option<Entry> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Whether this number still names the same process.
+/// Whether this number still names the same process, or, where its entry cannot be read, another child of the same parent at worst.
 pub(crate) fn is_same(entry: &Entry) -> bool {
+    if entry.started_ticks == UNSEEN {
+        return listed_children(entry.parent).is_some_and(|pids| pids.contains(&entry.pid));
+    }
     read(entry.pid).is_some_and(|now| now.started_ticks == entry.started_ticks)
 }
 
 /// Process numbers asked for one by one before reading all of `/proc` is taken to be cheaper: 0.2 µs each against some
 /// 10 µs for every process of the machine.
 const MAX_PROBED_PIDS: i32 = 4096;
+
+/// The most numbers that are asked for where there are no lists and the numbers cannot be told: some 50 ms.
+const MAX_PROBED_WITHOUT_LISTS_PIDS: i32 = 262_144;
 
 /// How old a dead child may be for its number to bound its own children's: within this time numbers do not go
 /// around once (32,768 of them at the least).
@@ -66,25 +84,33 @@ impl Proc {
 
     /// This process's own children, without those that `known` knows. `dead` are the pid and the age in milliseconds of
     /// each known child that died: none can have come but from these.
+    ///
+    /// A child is who the kernel says is one, whether `/proc` shows it or not.
     pub(crate) fn own_children(&self, dead: &[(i32, u64)], known: impl Fn(i32) -> bool) -> Vec<Entry> {
-        if self.lists {
-            return listed_children(self.own)
-                .into_iter()
-                .filter(|pid| !known(*pid))
-                .filter_map(read)
-                .collect();
+        if let Some(pids) = self.lists.then(|| listed_children(self.own)).flatten() {
+            let unknown = pids.into_iter().filter(|pid| !known(*pid));
+            return unknown.map(|pid| Entry::listed(pid, self.own)).collect();
         }
-        if let Some(range) = newest_pid().and_then(|newest| candidates(dead, newest)) {
-            let is_ours = |pid: &i32| !known(*pid) && sys::is_dead_child(*pid).is_some();
-            return range.filter(is_ours).filter_map(read).collect();
+        let near = newest_pid().and_then(|newest| candidates(dead, newest));
+        let is_near = near.is_some();
+        let probed = near.unwrap_or_else(|| 2..=last_pid().min(MAX_PROBED_WITHOUT_LISTS_PIDS));
+        let mut found: Vec<Entry> = probed
+            .filter(|pid| !known(*pid) && sys::is_dead_child(*pid).is_some())
+            .map(|pid| Entry::listed(pid, self.own))
+            .collect();
+        if !is_near {
+            let others =
+                everything().into_iter().filter(|entry| entry.parent == self.own && !known(entry.pid));
+            let others: Vec<Entry> =
+                others.filter(|entry| found.iter().all(|one| one.pid != entry.pid)).collect();
+            found.extend(others);
         }
-        let mut all = everything();
-        all.retain(|entry| entry.parent == self.own && !known(entry.pid));
-        all
+        found
     }
 
-    /// All processes below these, as far as one look can see, without these themselves. `hidden`: a root may be one that this
-    /// process may not look into, but whose children it may.
+    /// All processes below these, as far as one look can see, without these themselves: what is below one that cannot be looked
+    /// into comes to light when that one ends. `hidden`: a root may be one that this process may not look into, but whose
+    /// children it may.
     pub(crate) fn below(&self, roots: &[i32], hidden: bool) -> Vec<Entry> {
         if !self.lists || hidden {
             return below(&everything(), roots);
@@ -92,9 +118,9 @@ impl Proc {
         let mut found = Vec::new();
         let mut parents = roots.to_vec();
         while let Some(parent) = parents.pop() {
-            for entry in listed_children(parent).into_iter().filter_map(read) {
-                parents.push(entry.pid);
-                found.push(entry);
+            for pid in listed_children(parent).unwrap_or_default() {
+                parents.push(pid);
+                found.push(read(pid).unwrap_or_else(|| Entry::listed(pid, parent)));
             }
         }
         found
@@ -115,14 +141,25 @@ fn newest_pid() -> Option<i32> {
     fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().nth(4)?.parse().ok()
 }
 
-/// The children of all threads of a process, by the kernel's lists.
-fn listed_children(pid: i32) -> Vec<i32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let lists =
-        threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect()
+/// The children of all threads of a process, by the kernel's lists; `None` where they cannot be read, which says nothing about the
+/// children.
+fn listed_children(pid: i32) -> Option<Vec<i32>> {
+    let mut pids = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        match fs::read_to_string(thread.ok()?.path().join("children")) {
+            Ok(list) => pids.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+            // A thread that has ended since; its children have gone over to another.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(pids)
+}
+
+/// The last number that the kernel gives out.
+fn last_pid() -> i32 {
+    let text = fs::read_to_string("/proc/sys/kernel/pid_max").unwrap_or_default();
+    text.trim().parse().unwrap_or(MAX_PROBED_WITHOUT_LISTS_PIDS)
 }
 
 fn everything() -> Vec<Entry> {

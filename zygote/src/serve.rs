@@ -31,6 +31,16 @@ const MAX_REQUESTS_PER_TURN: usize = 64;
 /// How many processes one pass signals; the next pass takes the rest.
 const MAX_VICTIMS_PER_PASS: usize = 4096;
 
+/// How often one turn looks for more of the dead.
+const MAX_REAPS_PER_TURN: usize = 256;
+
+/// After how many looks that each found somebody new to kill everything is stopped.
+const MAX_CHASED_ROUNDS: u32 = 32;
+
+/// How long everything stays stopped at most, and how long nobody's death is waited for meanwhile.
+const FREEZE_LIMIT_MS: u64 = 100;
+const FREEZE_PAUSE_MS: i32 = 10;
+
 /// How long the trial child may take, and how long Node's threads may take to come to rest.
 const TRIAL_MS: u64 = 5000;
 
@@ -201,6 +211,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
         table: Table::default(),
         limits: Limits::default(),
         cradle: None,
+        chase: Chase::default(),
     };
     zygote.control.send(&Report::Ready { pid: own, payload: ready });
     // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
@@ -290,6 +301,16 @@ struct Zygote {
     limits: Limits,
     /// Where workers are born that have a PID namespace of their own; once there was one.
     cradle: Option<Cradle>,
+    chase: Chase,
+}
+
+/// The hunt for what forks faster than it is found.
+#[derive(Default)]
+struct Chase {
+    /// Looks in a row that found somebody new to kill.
+    rounds: u32,
+    /// When everything was stopped, milliseconds of the monotonic clock.
+    frozen_ms: Option<u64>,
 }
 
 impl Zygote {
@@ -323,9 +344,10 @@ impl Zygote {
         ];
         // Once the host is gone its socket is always readable; only deaths matter then.
         let count = if self.control.closed { 1 } else { 2 };
+        let patience_ms = if self.chase.frozen_ms.is_some() { FREEZE_PAUSE_MS } else { -1 };
         // SAFETY: the array is a local of at least `count`. A death shows in
         // `signals`, so none is missed.
-        unsafe { libc::poll(fds.as_mut_ptr(), count, -1) };
+        unsafe { libc::poll(fds.as_mut_ptr(), count, patience_ms) };
     }
 
     fn take_requests(&mut self) -> Option<Child> {
@@ -384,8 +406,10 @@ impl Zygote {
             self.control.send(&Report::ForkFailed { id, errno });
             return None;
         }
+        let is_zygote = matches!(child.role, Role::Zygote { .. });
         let report = match sys::fork() {
             Ok(Forked::Child) => return Some(child),
+            Ok(Forked::Parent(pid)) if is_zygote => self.table.forked_zygote(id, pid, sys::now_ms()),
             Ok(Forked::Parent(pid)) => {
                 let init = if is_nested { self.cradle.as_mut().and_then(Cradle::leave) } else { None };
                 self.table.forked(id, pid, init, sys::now_ms())
@@ -443,7 +467,8 @@ impl Zygote {
     /// A killed process's children become ours with its death, which a signal tells: they are found here, and killed in
     /// turn, until none is left. So no look is ever needed at another time.
     fn reap(&mut self) {
-        while let Some(first) = sys::dead_child() {
+        for _ in 0..MAX_REAPS_PER_TURN {
+            let Some(first) = sys::dead_child() else { break };
             if self.cradle.as_ref().and_then(Cradle::init) == Some(first) {
                 // Somebody killed it. Nobody was forked into its namespace yet.
                 self.cradle.as_mut().map(Cradle::discard);
@@ -453,31 +478,68 @@ impl Zygote {
                 self.reap_nested(first, init);
                 continue;
             }
-            let is_dead =
-                |pid: &i32| self.table.init_of(*pid).is_none() && sys::is_dead_child(*pid) == Some(true);
-            let dead: Vec<i32> = self.table.children().filter(is_dead).collect();
-            let now_ms = sys::now_ms();
-            let age = |pid: &i32| (*pid, now_ms - self.table.since_ms(*pid).unwrap_or(0));
-            let ages: Vec<(i32, u64)> = dead.iter().map(age).collect();
-            let prepared = self.cradle.as_ref().and_then(Cradle::init);
-            let unknown = self.proc.own_children(&ages, |pid| self.table.knows(pid) || Some(pid) == prepared);
-            if dead.is_empty() && unknown.is_empty() {
-                // `/proc` hides it: the init of somebody's namespace that became ours. It must not stay in front of the others.
-                if self.table.knows(first) || sys::reap(first).is_none() {
-                    return;
-                }
-                continue;
+            if !self.reap_left(first) {
+                break;
             }
-            let doomed = self.table.attribute(&unknown, &dead, now_ms);
-            for pid in dead {
-                if let Some(reaped) = sys::reap(pid) {
-                    for report in self.table.reaped(pid, reaped) {
-                        self.control.send(&report);
-                    }
+        }
+        // It goes on with the next turn: see `wait`.
+        if sys::dead_child().is_some() {
+            sys::wake_again();
+        }
+        self.end_chase();
+    }
+
+    /// One look of [`Self::reap`]; whether there may be more.
+    fn reap_left(&mut self, first: i32) -> bool {
+        let dead = self.dead_children();
+        let now_ms = sys::now_ms();
+        let age = |pid: &i32| (*pid, now_ms - self.table.since_ms(*pid).unwrap_or(0));
+        let ages: Vec<(i32, u64)> = dead.iter().map(age).collect();
+        let prepared = self.cradle.as_ref().and_then(Cradle::init);
+        let unknown = self.proc.own_children(&ages, |pid| self.table.knows(pid) || Some(pid) == prepared);
+        if dead.is_empty() && unknown.is_empty() {
+            // Neither a list nor `/proc` shows it. It must not stay in front of the others.
+            return !self.table.knows(first) && sys::reap(first).is_some();
+        }
+        // Whoever left one of these is dead by now, if not a moment ago.
+        let left_by = if unknown.is_empty() { Vec::new() } else { self.dead_children() };
+        let doomed =
+            self.table.attribute(&unknown, if unknown.is_empty() { &dead } else { &left_by }, now_ms);
+        for pid in dead {
+            if let Some(reaped) = sys::reap(pid) {
+                for report in self.table.reaped(pid, reaped) {
+                    self.control.send(&report);
                 }
             }
-            if !doomed.is_empty() {
-                self.kill_doomed();
+        }
+        if !doomed.is_empty() {
+            self.chase.rounds += 1;
+            if self.chase.rounds > MAX_CHASED_ROUNDS && self.chase.frozen_ms.is_none() && child::owns_all() {
+                // What is stopped forks no more, so each generation that comes to light is the last but those below it.
+                sys::signal_all_others(libc::SIGSTOP);
+                self.chase.frozen_ms = Some(now_ms);
+            }
+            self.kill_doomed();
+        }
+        true
+    }
+
+    /// The known children that are dead and not reaped, but for those that have an init.
+    fn dead_children(&self) -> Vec<i32> {
+        let is_dead =
+            |pid: &i32| self.table.init_of(*pid).is_none() && sys::is_dead_child(*pid) == Some(true);
+        self.table.children().filter(is_dead).collect()
+    }
+
+    /// Lets everything go on once nobody is left to be killed, or after a while.
+    fn end_chase(&mut self) {
+        let is_over = self.chase.rounds > 0 && self.table.doomed_roots().is_empty();
+        let is_late =
+            self.chase.frozen_ms.is_some_and(|since_ms| sys::now_ms() >= since_ms + FREEZE_LIMIT_MS);
+        if is_over || is_late {
+            self.chase.rounds = 0;
+            if self.chase.frozen_ms.take().is_some() {
+                sys::signal_all_others(libc::SIGCONT);
             }
         }
     }

@@ -169,6 +169,11 @@ extern "C" fn wake(_: c_int) {
     }
 }
 
+/// Makes that descriptor readable though nobody has died since it was emptied.
+pub(crate) fn wake_again() {
+    wake(libc::SIGCHLD);
+}
+
 /// Empties a non-blocking descriptor whose content says no more than that there is some.
 pub(crate) fn drain(fd: &OwnedFd) {
     let mut buffer = [0_u8; 1024];
@@ -226,6 +231,19 @@ pub(crate) fn reap(child: i32) -> Option<Reaped> {
 
 fn micros(time: libc::timeval) -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+}
+
+/// The process group and the session of a process, 0 for those that cannot be told. `/proc` is not asked, so nothing hides them.
+pub(crate) fn group_and_session(pid: i32) -> (i32, i32) {
+    // SAFETY: take no memory.
+    unsafe { (libc::getpgid(pid).max(0), libc::getsid(pid).max(0)) }
+}
+
+/// Sends a signal to every process that this one may signal, in one step that no fork slips through: init, and this process, are
+/// not reached. Only for who has a PID namespace or a user of its own.
+pub(crate) fn signal_all_others(signal: c_int) {
+    // SAFETY: takes no memory.
+    unsafe { libc::kill(-1, signal) };
 }
 
 /// Signals a direct child that was not reaped, so that its number is still its own, and the group it leads, if it does.

@@ -15,6 +15,8 @@ struct Tree {
     /// Children of the zygote that the main process, or one of them, left behind.
     orphans: usize,
     killed: bool,
+    /// It forks processes itself: what they leave is nobody's once it is dead.
+    is_zygote: bool,
     /// Of the PID namespace that the main process was born into; until it is reaped, which is when nothing is left in there.
     init: Option<i32>,
 }
@@ -26,6 +28,8 @@ struct Child {
     tree: Option<u64>,
     /// When it became known, milliseconds of the monotonic clock.
     since_ms: u64,
+    /// To be killed whatever becomes of its tree: nobody who died has left it.
+    is_stray: bool,
 }
 
 /// All trees and all children of the zygote.
@@ -46,11 +50,21 @@ impl Table {
 
     /// A tree begins with its fork. `init` is beside the main process, where that has a PID namespace of its own.
     pub(crate) fn forked(&mut self, id: u64, pid: i32, init: Option<i32>, now_ms: u64) -> Report {
-        self.trees.insert(id, Tree { main: pid, main_there: true, orphans: 0, killed: false, init });
+        let tree = Tree { main: pid, main_there: true, orphans: 0, killed: false, is_zygote: false, init };
+        self.trees.insert(id, tree);
         for pid in init.into_iter().chain([pid]) {
-            self.children.insert(pid, Child { tree: Some(id), since_ms: now_ms });
+            self.children.insert(pid, Child { tree: Some(id), since_ms: now_ms, is_stray: false });
         }
         Report::Forked { id, pid }
+    }
+
+    /// A tree whose main process is a zygote begins.
+    pub(crate) fn forked_zygote(&mut self, id: u64, pid: i32, now_ms: u64) -> Report {
+        let report = self.forked(id, pid, None, now_ms);
+        if let Some(tree) = self.trees.get_mut(&id) {
+            tree.is_zygote = true;
+        }
+        report
     }
 
     /// The init of the namespace that a child of the zygote is in, that init included.
@@ -79,19 +93,25 @@ impl Table {
 
     /// Gives each unknown child to a tree; those that are to be killed at once. `dead` are known children that are
     /// dead and not reaped: every unknown one was left by one of them. The session tells most of them apart; the rest
-    /// goes to the first of the dead. Where none is dead (`CLONE_PARENT` makes a child of the zygote at once), it is a
-    /// stray that nobody may have made.
+    /// goes to the first of the dead. Who belongs to a tree of which none is dead was made a child of the zygote at once
+    /// (`CLONE_PARENT`): a stray that nobody may make.
     pub(crate) fn attribute(&mut self, unknown: &[Entry], dead: &[i32], now_ms: u64) -> Vec<i32> {
-        let by_death = dead.iter().find_map(|pid| self.children.get(pid).and_then(|child| child.tree));
+        let owners: Vec<u64> =
+            dead.iter().filter_map(|pid| self.children.get(pid).and_then(|child| child.tree)).collect();
+        for (id, tree) in &mut self.trees {
+            // A zygote's workers die with it, and nothing of theirs has anybody who waits for it.
+            tree.killed |= tree.is_zygote && dead.contains(&tree.main) && owners.contains(id);
+        }
         let mut doomed = Vec::new();
         for entry in unknown {
             if self.children.contains_key(&entry.pid) {
                 continue;
             }
-            let tree = self.tree_of_session(entry.session).or(by_death);
-            self.children.insert(entry.pid, Child { tree, since_ms: now_ms });
+            let tree = self.tree_of_session(entry.session).or(owners.first().copied());
+            let is_stray = tree.is_none_or(|id| !owners.contains(&id));
+            self.children.insert(entry.pid, Child { tree, since_ms: now_ms, is_stray });
             let owner = tree.and_then(|id| self.trees.get_mut(&id));
-            if owner.as_ref().is_none_or(|owner| owner.killed) {
+            if is_stray || owner.as_ref().is_none_or(|owner| owner.killed) {
                 doomed.push(entry.pid);
             }
             if let Some(owner) = owner {
@@ -151,8 +171,9 @@ impl Table {
 
     /// The zygote's children that are to die: those of killed trees, and strays.
     pub(crate) fn doomed_roots(&self) -> Vec<i32> {
-        let doomed =
-            |child: &Child| child.tree.is_none_or(|id| self.trees.get(&id).is_none_or(|tree| tree.killed));
+        let doomed = |child: &Child| {
+            child.is_stray || child.tree.is_none_or(|id| self.trees.get(&id).is_none_or(|tree| tree.killed))
+        };
         self.children.iter().filter(|(_, child)| doomed(child)).map(|(pid, _)| *pid).collect()
     }
 }
@@ -239,6 +260,26 @@ mod tests {
         assert_eq!(table.doomed_roots(), [99]);
         assert!(table.reaped(99, OK).is_empty());
         assert!(!table.knows(99));
+    }
+
+    #[test]
+    fn who_has_a_living_trees_session_and_was_left_by_nobody_is_a_stray_of_that_tree() {
+        let mut table = two();
+        assert_eq!(table.attribute(&[unknown(11, 10)], &[20], 6), [11]);
+        assert_eq!((table.roots_of(1), table.doomed_roots()), (vec![10, 11], vec![11]));
+        assert!(table.reaped(11, OK).is_empty());
+        assert_eq!(table.reaped(10, OK), [exited(1, false), Report::Gone { id: 1 }]);
+    }
+
+    #[test]
+    fn what_a_dead_zygote_leaves_is_doomed() {
+        let mut table = two();
+        table.forked_zygote(3, 30, 5);
+        assert_eq!(table.attribute(&[unknown(31, 31), unknown(21, 20)], &[30, 20], 6), [31]);
+        assert_eq!(table.reaped(30, OK), [exited(3, true)]);
+        assert_eq!(table.attribute(&[unknown(32, 32)], &[31], 6), [32]);
+        table.reaped(31, OK);
+        assert_eq!(table.reaped(32, OK), [Report::Gone { id: 3 }]);
     }
 
     #[test]

@@ -174,3 +174,52 @@ test('forced colours are on stderr; the result stays what it is', async () => {
   assert.match(err, /plain/);
   assert.ok(!err.includes(`${ESC}[2J`) && !err.includes('\u0007'));
 });
+
+test('a tool as servers store it, with arguments from a file, variables and functions of this machine', async () => {
+  const executeCode =
+    'async ({ n }, { host, progress }) => { progress(1); return [await host.double(n), await host.name(), process.env.ONE, process.env.TWO]; }';
+  writeFileSync(join(folder, 'args.json'), '{"n":4}');
+  writeFileSync(join(folder, 'vars.env'), 'TWO="from a file"\n');
+  writeFileSync(join(folder, 'functions.mjs'), 'export default () => "default"; export const double = (n) => n * 2;');
+  const flags = [
+    '--args',
+    '@args.json',
+    '--env',
+    'ONE=1',
+    '--env-file',
+    'vars.env',
+    '--function',
+    'double=functions.mjs#double',
+    '--function',
+    'name=functions.mjs',
+  ];
+  const { code, out, err } = await ran(
+    'stored.json',
+    JSON.stringify({ executeCode, dependencies: {}, inputSchema: {} }),
+    flags
+  );
+  assert.equal(code, 0, err);
+  assert.deepEqual(JSON.parse(out), [8, 'default', '1', 'from a file']);
+  assert.match(err, /^progress 1$/m);
+});
+
+test('code from stdin', async () => {
+  const { code, out, err } = await cli(['run', '-', '--args', '{"a":2}'], { cwd: folder, input: '({ a }) => a * 2' });
+  assert.deepEqual([code, out], [0, '4\n'], err);
+});
+
+test('what is wrong with variables, functions and stored tools is said', async () => {
+  for (const [args, message] of [
+    [['--env', 'NOT_THERE_AT_ALL'], /has no such variable/],
+    [['--env', '=x'], /must be NAME or NAME=value/],
+    [['--function', 'x'], /must be name=module/],
+    [['--function', 'x=missing.mjs'], /cannot load missing\.mjs/],
+    [['--memory', '1'], /--memory must be a whole number from 16/],
+  ]) {
+    const { code, err } = await ran('any.js', '() => 1', args);
+    assert.notEqual(code, 0);
+    assert.match(err, message);
+  }
+  assert.match((await ran('no-tool.json', '{}')).err, /it needs executeCode/);
+  assert.match((await ran('no.json', '{')).err, /is no JSON/);
+});

@@ -41,8 +41,7 @@ function overview() {
 /** @returns {Promise<number>} the exit code */
 async function main([name, ...args], terminal) {
   if (name === '--version' || name === '-v') return said(terminal, `${version}\n`);
-  if (name === '--help' || name === '-h' || name === 'help') return said(terminal, overview());
-  if (name === undefined) throw new UsageError('which command?');
+  if (name === undefined || name === '--help' || name === '-h' || name === 'help') return said(terminal, overview());
   if (!Object.hasOwn(COMMANDS, name)) throw unknown(name);
   const command = chosen(await COMMANDS[name][1](), args);
   try {

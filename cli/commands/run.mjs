@@ -4,12 +4,24 @@ import { readFileSync } from 'node:fs';
 import { basename, extname, resolve } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setImmediate as turn } from 'node:timers/promises';
+import { pathToFileURL } from 'node:url';
+import { parseEnv } from 'node:util';
 import { setLogger } from '../../index.js';
 import { errorLines, errorValue, resources, summaryLines, timings } from '../run-report.mjs';
 import { executorOptions, withExecutor } from '../session.mjs';
 import { harmless } from '../terminal.mjs';
 import { dependencies as named, parsedJson } from '../units.mjs';
-import { CommandError, JSON_OUTPUT, oneOf, packageSpec, positiveDuration, STORE_DIR, UsageError } from '../usage.mjs';
+import {
+  CommandError,
+  JSON_OUTPUT,
+  nonEmpty,
+  oneOf,
+  packageSpec,
+  positiveDuration,
+  STORE_DIR,
+  UsageError,
+  wholeNumber,
+} from '../usage.mjs';
 
 /** Which runtime a file is for, by the end of its name. */
 const RUNTIMES = {
@@ -24,10 +36,46 @@ const RUNTIMES = {
 export const command = {
   name: 'run',
   summary: 'Runs a function from a file, as a server would: the result goes to stdout, everything else to stderr.',
-  usage: ['run <file> [--args <json>] [--dep <package>] [--timeout <time>] [--network none] [--json]'],
+  usage: [
+    'run <file> [--args <json>] [--dep <package>] [--timeout <time>] [--network none] [--json]',
+    'run <tool.json> [--args @<file>] [--env <name>] [--function <name>=<module>]',
+    'run - < <file>',
+  ],
   positionals: ['<file>'],
   options: {
-    args: { type: 'string', value: '<json>', text: 'the argument of the function, an object; - reads it from stdin' },
+    args: {
+      type: 'string',
+      value: '<json>',
+      text: 'the argument of the function, an object; @<file> reads it from a file, - from stdin',
+    },
+    env: {
+      type: 'string',
+      multiple: true,
+      value: '<name[=value]>',
+      text: 'a variable of the call; without a value that of this process',
+      check: variable,
+    },
+    'env-file': {
+      type: 'string',
+      multiple: true,
+      value: '<file>',
+      text: 'a file of variables of the call, as Node reads .env files',
+      check: nonEmpty,
+    },
+    function: {
+      type: 'string',
+      multiple: true,
+      value: '<name=module[#export]>',
+      text: 'a function of this machine that the function may call as host.<name>',
+      check: hostFunction,
+    },
+    memory: { type: 'string', value: '<MiB>', text: 'heap of the function', check: wholeNumber(16, 1_048_576) },
+    cpu: {
+      type: 'string',
+      value: '<seconds>',
+      text: 'processor time of the function',
+      check: wholeNumber(1, 1_000_000),
+    },
     dep: {
       type: 'string',
       multiple: true,
@@ -51,7 +99,9 @@ export const command = {
     ...JSON_OUTPUT,
   },
   notes: [
-    'The file has one function, or a module with a default export; .ts, .mts and .cts are TypeScript.',
+    'The file has one function, or a module with a default export; .ts, .mts and .cts are TypeScript, .json is a tool as servers store it',
+    '(executeCode, dependencies, inputSchema, sandboxConfig), - is the text on stdin.',
+    'What the function tells by progress goes to stderr; what it yields, too, a line of JSON each.',
     'With --json stdout has one object: ok, result or error, logs, timings and resources.',
     'Exit code: 0, 1 when the call failed, 2 for wrong usage.',
   ],
@@ -59,11 +109,13 @@ export const command = {
 };
 
 async function run(values, [file], terminal) {
-  const tool = toolOf(file);
-  const args = argumentsOf(values.args === '-' ? await stdinText() : values.args);
+  if (file === '-' && values.args === '-') throw new UsageError('stdin can be the function or its argument, not both');
+  const tool = await toolOf(file);
+  const args = await argumentsOf(values.args);
+  const given = await companionsOf(values, terminal);
   setLogger(null);
   const call = await withExecutor(executorOptions(values, resolve), (session) => {
-    return called(session, { tool, args, values, terminal });
+    return called(session, { tool, args, given, values, terminal });
   });
   const times = timings(call);
   const used = resources(call.usage);
@@ -72,11 +124,30 @@ async function run(values, [file], terminal) {
   return call.error ? 1 : 0;
 }
 
-function toolOf(file) {
+async function toolOf(file) {
+  if (file === '-') return { file: 'stdin.js', runtime: 'node22', source: await stdinText(), dependencies: {} };
+  if (extname(file) === '.json') return storedTool(file);
   const runtime = RUNTIMES[extname(file)];
   if (!runtime)
-    throw new UsageError(`${file} must end in ${Object.keys(RUNTIMES).join(', ')}: that tells how to run it`);
-  return { file, runtime, source: read(file) };
+    throw new UsageError(`${file} must end in ${Object.keys(RUNTIMES).join(', ')} or .json: that tells how to run it`);
+  return { file, runtime, source: read(file), dependencies: {} };
+}
+
+/** A tool as servers store it. */
+function storedTool(file) {
+  let stored;
+  try {
+    stored = parsedJson(read(file));
+  } catch (error) {
+    if (error instanceof CommandError) throw error;
+    throw new CommandError(`${file} is no JSON: ${error.message}`);
+  }
+  const { executeCode, dependencies = {}, sandboxConfig = {} } = stored ?? {};
+  if (typeof executeCode !== 'string') {
+    throw new CommandError(`${file} is no function tool: it needs executeCode, the source text of the function`);
+  }
+  const { runtime = 'node22', timeout } = sandboxConfig ?? {};
+  return { file, runtime, source: executeCode, dependencies: dependencies ?? {}, timeout };
 }
 
 function read(file) {
@@ -96,7 +167,8 @@ async function stdinText() {
   }
 }
 
-function argumentsOf(json = '{}') {
+async function argumentsOf(given = '{}') {
+  const json = given === '-' ? await stdinText() : given.startsWith('@') ? read(given.slice(1)) : given;
   let value;
   try {
     value = parsedJson(json);
@@ -109,18 +181,67 @@ function argumentsOf(json = '{}') {
   return value;
 }
 
+/** `NAME=value`, or `NAME` for the value that this process has. */
+function variable(given, name) {
+  const at = given.indexOf('=');
+  const key = at === -1 ? given : given.slice(0, at);
+  const value = at === -1 ? process.env[key] : given.slice(at + 1);
+  if (key === '') throw new UsageError(`--${name} must be NAME or NAME=value, not "${given}"`);
+  if (value === undefined) throw new UsageError(`--${name} ${key}: this process has no such variable; give NAME=value`);
+  return [key, value];
+}
+
+/** `name=module`, whose default export it is, or `name=module#export`. */
+function hostFunction(given, name) {
+  const [, key, module, member = 'default'] = /^([^=]+)=([^#]+)(?:#(.+))?$/.exec(given) ?? [];
+  if (!key) throw new UsageError(`--${name} must be name=module or name=module#export, not "${given}"`);
+  return { key, module, member };
+}
+
+/** What the call gives its function. */
+async function companionsOf({ env = [], 'env-file': files = [], function: named = [], memory, cpu }, terminal) {
+  const variables = {};
+  for (const file of files) Object.assign(variables, parseEnv(read(file)));
+  for (const [key, value] of env) variables[key] = value;
+  const functions = {};
+  for (const { key, module, member } of named) functions[key] = await exported(module, member);
+  const limits = { ...(memory !== undefined && { memoryMb: memory }), ...(cpu !== undefined && { cpuSeconds: cpu }) };
+  const line = (label) => (value) =>
+    terminal.err(`${terminal.errStyle('dim', `${label} ${harmless(JSON.stringify(value))}`)}\n`);
+  return {
+    ...(Object.keys(variables).length > 0 && { env: variables }),
+    ...(named.length > 0 && { functions }),
+    ...(Object.keys(limits).length > 0 && { limits }),
+    onProgress: line('progress'),
+    onYield: line('yield'),
+  };
+}
+
+async function exported(module, member) {
+  let found;
+  try {
+    found = await import(pathToFileURL(resolve(module)).href);
+  } catch ({ message }) {
+    throw new CommandError(`cannot load ${module}: ${message}`);
+  }
+  if (typeof found[member] === 'function') return found[member];
+  const names = Object.keys(found).filter((name) => typeof found[name] === 'function');
+  throw new CommandError(`${module} exports no function ${member}; it has ${names.join(', ') || 'none'}`);
+}
+
 /** Runs it, and measures. Rejects with what is no `SandboxError` only. */
-async function called({ executor }, { tool, args, values, terminal }) {
-  const dependencies = Object.fromEntries(values.dep ?? []);
+async function called({ executor }, { tool, args, given, values, terminal }) {
+  const dependencies = { ...tool.dependencies, ...Object.fromEntries(values.dep ?? []) };
   const logs = [];
   const call = { logs, installMs: 0, totalMs: 0 };
   const began = performance.now();
   try {
-    if (values.dep) {
+    if (Object.keys(dependencies).length > 0) {
       await terminal.progress(`Installing ${named(dependencies)}`, () => executor.warm([dependencies]));
       call.installMs = performance.now() - began;
     }
     call.result = await executor.executeFunctionTool(basename(tool.file), args, configOf(tool, dependencies, values), {
+      ...given,
       onLogs: (chunk) => {
         logs.push(chunk);
         if (!values.json) terminal.err(terminal.errStyle('dim', harmless(chunk.text)));
@@ -140,7 +261,7 @@ async function called({ executor }, { tool, args, values, terminal }) {
   return call;
 }
 
-function configOf({ source, runtime }, dependencies, { timeout }) {
+function configOf({ source, runtime, timeout: stored }, dependencies, { timeout = stored }) {
   return {
     description: 'from the command line',
     inputSchema: {},

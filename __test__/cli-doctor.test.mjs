@@ -178,3 +178,35 @@ test('the store that is named is the one that is looked at', async () => {
     [['storeDir', 'option']]
   );
 });
+
+test('each advice is given once, with the layers that it is for', () => {
+  const layer = (name, over) => ({ name, tier: 'isolated', inForce: false, why: 'refused', ...over });
+  const verdict = judged({
+    node: { version: 'v1', path: '/node' },
+    platform: { name: 'p', system: 's' },
+    calls: { value: { firstMs: 1, lastMs: 1 } },
+    isolation: {
+      value: {
+        tier: 'base',
+        layers: [
+          layer('mounts', { enable: 'allow namespaces' }),
+          layer('pids', { enable: 'allow namespaces' }),
+          layer('groups', { enable: 'delegate one' }),
+          layer('works', { inForce: true, enable: 'nothing' }),
+          layer('never'),
+        ],
+        limits: [],
+      },
+    },
+    warnings: [],
+  });
+  const text = report(verdict, (_format, words) => words);
+  assert.equal(text.split('allow namespaces').length - 1, 1, text);
+  assert.match(text, /to enable mounts, pids: allow namespaces\n {2}to enable groups: delegate one\n/);
+  assert.doesNotMatch(text, /to enable works|nothing/);
+});
+
+test('no text of it is raw JSON', async () => {
+  const { out } = await doctor();
+  assert.doesNotMatch(out, /[{}]|":"/, out);
+});

@@ -134,15 +134,22 @@ function layers({ isolation, required, style, marks }) {
     const own = isolation.layers.filter((layer) => layer.tier === tier);
     return [`  ${style('underline', tier)}`, ...own.flatMap((layer) => layerLines(layer, style, marks))];
   });
-  return [title(style, `Isolation: ${isolation.tier} is in force${need}`), ...lines];
+  const advice = adviceOn(isolation.layers, style);
+  return [title(style, `Isolation: ${isolation.tier} is in force${need}`), ...lines, ...advice];
 }
 
-function layerLines({ name, inForce, why, enable }, style, marks) {
+/** What would put layers in force: each advice once, with all layers that it is for. */
+function adviceOn(layers, style) {
+  const named = new Map();
+  for (const { name, inForce, enable } of layers) {
+    if (!inForce && enable) named.set(enable, [...(named.get(enable) ?? []), name]);
+  }
+  return [...named].map(([enable, names]) => `  ${style('cyan', `to enable ${names.join(', ')}:`)} ${enable}`);
+}
+
+function layerLines({ name, inForce, why }, style, marks) {
   const head = `    ${inForce ? marks.good : marks.bad} ${name}`;
-  return [
-    why ? `${head}: ${style('dim', why)}` : head,
-    ...(!inForce && enable ? [`      ${style('cyan', 'to enable:')} ${enable}`] : []),
-  ];
+  return [why ? `${head}: ${style('dim', why)}` : head];
 }
 
 function place({ store, style, marks }) {

@@ -89,6 +89,29 @@ impl fmt::Display for Phase {
     }
 }
 
+/// How a worker's process ended, in two bytes: errors are passed by value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit(i16);
+
+impl Exit {
+    /// Nothing for a process that was lost, and for codes that only Windows has.
+    pub fn of(status: ExitStatus) -> Option<Self> {
+        let number = match status {
+            ExitStatus::Code(code) => i16::try_from(code).ok().filter(|code| *code >= 0)?,
+            ExitStatus::Signal(signal) => {
+                i16::try_from(signal).ok().filter(|signal| *signal > 0)?.wrapping_neg()
+            }
+            ExitStatus::Lost => return None,
+        };
+        Some(Self(number))
+    }
+
+    /// The same as it was.
+    pub fn status(self) -> ExitStatus {
+        if self.0 < 0 { ExitStatus::Signal(i32::from(-self.0)) } else { ExitStatus::Code(i32::from(self.0)) }
+    }
+}
+
 /// Why a call was rejected.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
@@ -108,7 +131,7 @@ pub struct SandboxError {
     /// What the function threw, as JSON text: `{name, message, stack, cause?, …fields}`.
     pub cause_json: Option<String>,
     /// How the worker's process ended, where that is what failed.
-    pub exit: Option<ExitStatus>,
+    pub exit: Option<Exit>,
 }
 
 impl SandboxError {
@@ -123,6 +146,23 @@ impl SandboxError {
             stderr: None,
             cause_json: None,
             exit: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_survives_its_few_bytes() {
+        for status in
+            [ExitStatus::Code(0), ExitStatus::Code(255), ExitStatus::Signal(9), ExitStatus::Signal(64)]
+        {
+            assert_eq!(Exit::of(status).map(Exit::status), Some(status));
+        }
+        for status in [ExitStatus::Lost, ExitStatus::Code(-1), ExitStatus::Code(0x4000_0015)] {
+            assert_eq!(Exit::of(status), None);
         }
     }
 }

@@ -32,7 +32,7 @@ use serde_json::json;
 
 use crate::{
     config::millis,
-    error::SandboxError,
+    error::{Exit, SandboxError},
     executor::{Answer, CallEvents, CancelReason, Executor},
     process::ExitStatus,
     timeline::Mark,
@@ -269,6 +269,7 @@ impl From<Answer> for Outcome {
 
 impl From<SandboxError> for Outcome {
     fn from(error: SandboxError) -> Self {
+        let exit = error.exit.map(Exit::status);
         Self {
             code: Some(error.code.to_string()),
             phase: Some(error.phase.to_string()),
@@ -277,8 +278,8 @@ impl From<SandboxError> for Outcome {
             stdout: error.stdout,
             stderr: error.stderr,
             cause_json: error.cause_json,
-            exit_code: error.exit.and_then(ExitStatus::code),
-            exit_signal: error.exit.and_then(ExitStatus::signal_name).map(str::to_owned),
+            exit_code: exit.and_then(ExitStatus::code),
+            exit_signal: exit.and_then(ExitStatus::signal_name).map(str::to_owned),
             ..Self::empty()
         }
     }

@@ -34,7 +34,7 @@ use crate::{
     process::{
         BoxFuture, Command, Spawner,
         companions::{self, Library},
-        zygote::{Client, ZygoteError},
+        zygote::{Client, ZygoteError, words_of},
     },
     store::{
         RunFolder, Runs,
@@ -518,7 +518,9 @@ impl Zygotes {
             };
             let refusal = serde_json::from_str::<Refusal>(&refused).ok();
             let (unfit, reason) = refusal.map_or((None, None), |refusal| (refusal.specifier, refusal.reason));
-            let Some(unfit) = unfit.filter(|name| packages.remove(name)) else { return Err(refused) };
+            let Some(unfit) = unfit.filter(|name| packages.remove(name)) else {
+                return Err(words_of(&refused));
+            };
             self.unfit(spec, BTreeSet::from([unfit]), reason.as_deref().unwrap_or(&refused));
         }
         Err("too many of its packages cannot be loaded ahead".to_owned())

@@ -10,7 +10,7 @@ use super::{
     protocol::{Frame, Thrown, Violation},
 };
 use crate::{
-    error::{Code, Phase, SandboxError},
+    error::{Code, Exit, Phase, SandboxError},
     limits::CallLimits,
     process::ExitStatus,
     source::{declare, package_of},
@@ -133,7 +133,7 @@ impl Notes {
         };
         let exit = ExitStatus::Code(code);
         let message = format!("{}: {why}", how(exit));
-        SandboxError { exit: Some(exit), ..SandboxError::new(Code::Exited, Phase::Run, message) }
+        SandboxError { exit: Exit::of(exit), ..SandboxError::new(Code::Exited, Phase::Run, message) }
     }
 
     fn lost(&self) -> SandboxError {
@@ -252,7 +252,7 @@ struct Fields<'a> {
 
 fn threw(code: Code, phase: Phase, exit_code: i32, thrown: Thrown) -> SandboxError {
     let message = format!("{}: {}", how(ExitStatus::Code(exit_code)), with_causes(&thrown));
-    let exit = Some(ExitStatus::Code(exit_code));
+    let exit = Exit::of(ExitStatus::Code(exit_code));
     SandboxError { cause_json: Some(thrown.json), exit, ..SandboxError::new(code, phase, message) }
 }
 
@@ -268,7 +268,7 @@ fn killed(signal: i32, stderr: &str) -> SandboxError {
     let why = explained("the process was killed before the function settled", stderr);
     let exit = ExitStatus::Signal(signal);
     let message = format!("{}: {why}", how(exit));
-    SandboxError { exit: Some(exit), ..SandboxError::new(Code::Killed, Phase::Run, message) }
+    SandboxError { exit: Exit::of(exit), ..SandboxError::new(Code::Killed, Phase::Run, message) }
 }
 
 /// What was printed, or `otherwise` if nothing was.

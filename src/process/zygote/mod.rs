@@ -69,7 +69,7 @@ pub enum ZygoteError {
         source: io::Error,
     },
     /// It said that it cannot serve; the JSON it gave as its reason.
-    #[error("it refused to serve: {reason}")]
+    #[error("it refused to serve: {}", words_of(reason))]
     Refused {
         /// JSON: `{ reason, specifier?, kind? }`.
         reason: String,
@@ -100,6 +100,13 @@ pub enum ZygoteError {
     /// `fork` failed in it.
     #[error("fork: {0}")]
     Fork(io::Error),
+}
+
+/// The sentence in a zygote's JSON about its refusal; the text itself where it has none.
+pub fn words_of(refusal: &str) -> String {
+    let read = serde_json::from_str::<serde_json::Value>(refusal).ok();
+    let reason = read.as_ref().and_then(|read| read["reason"].as_str());
+    reason.unwrap_or(refusal).to_owned()
 }
 
 fn step(step: &'static str) -> impl FnOnce(io::Error) -> ZygoteError {

@@ -464,9 +464,11 @@ export interface ExecutorOptions {
   providerEnv?: Record<string, string>;
   /**
    * The isolation tier that is needed: with less, calls are rejected with `ISOLATION_UNAVAILABLE`.
-   * See {@link isolationReport} for what is in force.
+   * See {@link isolationReport} for what is in force. `{ require: 'base' }` accepts to run without the launcher, and so without isolation,
+   * where that cannot be run.
    *
-   * Default: the best that the machine offers. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_ISOLATION`: a tier's name.
+   * Default: the best that the kernel offers. Less than that for another reason (a file of the package that cannot be run, a full
+   * disk, no process left) rejects calls with `ISOLATION_UNAVAILABLE`, too. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_ISOLATION`: a tier's name.
    */
   isolation?: { require: IsolationTier };
   /**
@@ -860,7 +862,7 @@ export interface ExecutorMetrics {
   rung?: 'zygote' | 'standby' | 'spawn' | null;
   /** Faster ways that are not used, and why. */
   rungsNotUsed?: Array<{ rung: string; reason: string }>;
-  /** Why processes are started without the launcher; `null` where they are not. */
+  /** Why processes are started without the launcher, or calls are rejected for want of it; `null` where there is one. */
   withoutLauncher?: string | null;
   /** What is in force, without the limits, once a call was served: {@link isolationReport}. */
   isolation?: Pick<IsolationReport, 'tier' | 'layers'> | null;
@@ -925,7 +927,8 @@ export interface IsolationReport {
 /**
  * What is enforced on this machine for the options of the executor that first served a call most recently, or for the
  * variables where none did; found out by trying.
- * Rejects with {@link SandboxError} `ADDON_MISSING`, `INVALID_CONFIG`, `INSTALL_FAILED` (the store's folder).
+ * Rejects with {@link SandboxError} `ADDON_MISSING`, `INVALID_CONFIG`, `INSTALL_FAILED` (the store's folder), `ISOLATION_UNAVAILABLE`
+ * (it cannot be found out at the moment).
  */
 export function isolationReport(): Promise<IsolationReport>;
 
@@ -955,7 +958,7 @@ export type SandboxErrorCode =
   | 'START_FAILED'
   /** The native addon could not be loaded. */
   | 'ADDON_MISSING'
-  /** The required isolation is not to be had here. */
+  /** The required isolation is not to be had here, or it cannot be found out at the moment what there is. */
   | 'ISOLATION_UNAVAILABLE'
   /** The function did not settle in time. */
   | 'TIMEOUT'

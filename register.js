@@ -10,6 +10,7 @@ const { debuglog } = require('node:util');
 const { MessageChannel, isMainThread, parentPort, receiveMessageOnPort } = require('node:worker_threads');
 const { CORE_NAME, adoptLoggers, log } = require('./lib/logger.js');
 const { addonProblem } = require('./lib/native.js');
+const { sayTier } = require('./lib/notice.js');
 const { changeNodeOptions, withAbsoluteEntry, withoutOwnEntry } = require('./lib/own-entry.js');
 const { hostProblem } = require('./lib/platform.js');
 const { SWITCH, hooked, isOriginal, noteSwap, swapReport, switchOf } = require('./lib/swap.js');
@@ -121,6 +122,7 @@ function start() {
   }
   changeNodeOptions(process.env, withAbsoluteEntry);
   register();
+  sayTier();
   if (isMainThread && !process.versions.bun) checkAddon();
 }
 

@@ -148,6 +148,11 @@ function loggerName(provider) {
   return provider === 'vercel' ? 'VercelSandboxExecutor' : 'ProviderSandboxExecutor';
 }
 
+/** Whether the core's records go anywhere. */
+function hasLogger() {
+  return !held && Boolean(loggerFor(CORE_NAME));
+}
+
 /** Takes a record of the core. */
 function coreSink({ name, level, message, fields }) {
   log(name, level, orUndefined(() => parse(fields)) ?? {}, message);
@@ -157,6 +162,7 @@ exports.CORE_NAME = CORE_NAME;
 exports.adoptLoggers = adoptLoggers;
 exports.coreLevel = coreLevel;
 exports.coreSink = coreSink;
+exports.hasLogger = hasLogger;
 exports.log = log;
 exports.loggerName = loggerName;
 exports.quietly = quietly;

@@ -31,6 +31,7 @@ const {
 const { CORE_NAME, log, loggerName, quietly } = require('./logger.js');
 const { native } = require('./native.js');
 const { envOf } = require('./call-env.js');
+const { noteOutcome } = require('./notice.js');
 const { observe } = require('./observe.js');
 const {
   GivenOptions,
@@ -222,6 +223,7 @@ class NativeSandboxExecutor {
       talk?.end();
       handover?.settled();
     }
+    noteOutcome(core, outcome);
     if (observer && outcome.steps) marked(observer, parse(outcome.steps));
     if (outcome.ok) return parseResult(outcome.value);
     if (outcome.code === 'ABORTED' && signal && orUndefined(() => signal.aborted)) throw aborted(signal, outcome);

@@ -72,10 +72,11 @@ function folderOf(name) {
 /** Into the user's cache folder, where they stay. */
 async function installSuites() {
   const { originalInstalled, pgliteInstalled } = await import('../__test__/published/installed.mjs');
-  const { programs } = await import('../__test__/runners/project.mjs');
+  const { bundlers, programs } = await import('../__test__/runners/project.mjs');
   await originalInstalled();
   await pgliteInstalled();
   await programs();
+  if (process.platform === 'linux') await bundlers();
 }
 
 function cases(node, set, how = {}) {

@@ -679,26 +679,26 @@ impl Host {
         let mut best = self.best_tier.lock().unwrap_or_else(PoisonError::into_inner);
         let before = *best;
         *best = Some(before.map_or(report.tier, |before| before.max(report.tier)));
-        let missing = || report.missing_names(before.unwrap_or(Tier::Confined).max(Tier::Confined));
         match before {
             // Without a launcher it is by somebody's choice, which was said.
             None if report.tier == Tier::Base && self.without_launcher().is_none() => tracing::warn!(
                 target: NATIVE,
                 tier = report.tier.name(),
-                missing = missing(),
-                notice = true,
+                missing = report.missing_names(Tier::Confined),
                 "Functions run with the isolation tier base: this machine does not offer more"
             ),
             None => tracing::debug!(target: NATIVE, tier = report.tier.name(), "Isolation is in force"),
-            Some(before) if report.tier < before => tracing::warn!(
-                target: NATIVE,
-                tier = report.tier.name(),
-                before = before.name(),
-                missing = missing(),
-                notice = true,
-                "Functions run with less isolation than before in this process"
-            ),
-            Some(_) => {}
+            Some(before) => {
+                if let Some(missing) = report.fall_from(before) {
+                    tracing::warn!(
+                        target: NATIVE,
+                        tier = report.tier.name(),
+                        before = before.name(),
+                        missing,
+                        "Functions run with less isolation than before in this process"
+                    );
+                }
+            }
         }
     }
 

@@ -10,12 +10,34 @@ import { ROOT } from '../helpers.mjs';
 /** The programs, of the versions that are current; the ranges keep a cached set for as long as they stay as they are. */
 const PROGRAMS = { jest: '^30.5.0', vitest: '^5.1.0', vite: '^8.4.0', tsx: '^4.23.0', esbuild: '^0.28.0' };
 
+/** Bundlers and tracers that copy what a server needs to another folder. */
+const BUNDLERS = {
+  '@rollup/plugin-commonjs': '^29.0.3',
+  '@rollup/plugin-json': '^6.1.0',
+  '@rollup/plugin-node-resolve': '^16.0.3',
+  '@vercel/ncc': '^0.45.0',
+  '@vercel/nft': '^1.11.5',
+  esbuild: '^0.28.0',
+  next: '^16.4.6',
+  'node-loader': '^2.1.0',
+  react: '^19.3.1',
+  'react-dom': '^19.3.1',
+  rollup: '^4.68.8',
+  webpack: '^5.113.0',
+};
+
 /** A program that waits in vain ends with this. */
 const LIMIT_MS = 100_000;
 
 /** Installs them once. To be called before the home folder is another. @returns {Promise<string>} their folder */
 export function programs() {
   return installOnce(cacheFolder('native-sandbox-executor-runners'), PROGRAMS, { size: 'about 110 MB' });
+}
+
+/** Installs those once. To be called before the home folder is another. @returns {Promise<string>} their folder */
+export function bundlers() {
+  const folder = cacheFolder('native-sandbox-executor-bundlers');
+  return installOnce(folder, BUNDLERS, { size: 'about 350 MB, Next alone 300' });
 }
 
 /** Writes a file and its folders. */
@@ -26,7 +48,7 @@ export function write(file, text) {
 }
 
 /** A large file without its bytes, where the file system can. */
-function linkOrCopy(from, to) {
+export function linkOrCopy(from, to) {
   try {
     linkSync(from, to);
   } catch {
@@ -35,7 +57,7 @@ function linkOrCopy(from, to) {
 }
 
 /** This package below `node_modules`: a link to it would be taken for a source of the project. */
-function installed(modules) {
+export function installed(modules) {
   const to = join(modules, 'native-sandbox-executor');
   mkdirSync(to, { recursive: true });
   for (const name of readdirSync(ROOT)) {

@@ -89,6 +89,11 @@ impl Report {
         self.layers.iter().filter(move |layer| layer.tier <= tier && layer.decides && !layer.in_force)
     }
 
+    /// Where less is in force than `before` was in the same process: what is missing, in words.
+    pub fn fall_from(&self, before: Tier) -> Option<String> {
+        (self.tier < before).then(|| self.missing_names(before))
+    }
+
     /// Those layers, in words.
     pub fn missing_names(&self, tier: Tier) -> String {
         self.missing(tier).map(told).collect::<Vec<_>>().join("; ")
@@ -134,6 +139,12 @@ mod tests {
     fn a_tier_is_there_with_all_of_its_layers() {
         assert_eq!(report(true, false).tier, Tier::Confined);
         assert_eq!(report(false, true).tier, Tier::Base);
+    }
+
+    #[test]
+    fn a_fall_is_told_with_what_is_missing() {
+        assert_eq!(report(true, true).fall_from(Tier::Confined), None);
+        assert_eq!(report(false, true).fall_from(Tier::Confined).as_deref(), Some("files (no)"));
     }
 
     #[test]

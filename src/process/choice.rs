@@ -134,6 +134,29 @@ fn beside(library: &Path, part: &str) -> PathBuf {
 mod tests {
     use super::*;
 
+    /// It used to start every process of the host without confinement, with a line in the log.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn without_a_launcher_nothing_starts_unless_that_is_accepted() {
+        let starter = ProcessStarter {
+            launcher: LauncherSpawner::new("/nowhere/launcher".into()),
+            ..ProcessStarter::new()
+        };
+        let command = || Command { program: "/bin/true".into(), cwd: "/".into(), ..Command::default() };
+        let unavailable = |started: Result<Started, SpawnError>| match started {
+            Err(SpawnError::LauncherUnavailable { reason, passing: false, .. }) => reason,
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("started"),
+        };
+        let reason = unavailable(starter.spawn(command()).await);
+        assert!(reason.contains("reinstall the package"), "{reason}");
+        assert_eq!(starter.refusal(), None);
+        starter.accept_without_launcher(&reason);
+        starter.spawn(command()).await.map(drop).unwrap();
+        let confined = Command { confinement: Some(std::sync::Arc::default()), ..command() };
+        assert!(starter.spawn(confined).await.is_err(), "what is to be confined never runs without");
+    }
+
     #[test]
     fn the_launcher_is_named_after_the_addon() {
         let beside = |library: &str| beside(Path::new(library), "launcher").display().to_string();

@@ -2,7 +2,10 @@
 
 use std::{
     fs, io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::process::CommandExt as _,
+    },
     path::Path,
     process::{Command, Stdio},
 };
@@ -33,7 +36,7 @@ pub(super) fn start(binary: &Path) -> Result<Newborn, SpawnError> {
         .map_err(|error| failed("socketpair", error.into()))?;
     // More room is welcome, not needed: the kernel gives what its own limit allows.
     let _ = sockopt::set_socket_send_buffer_size(&socket, 2 * native_sandbox_protocol::MAX_PACKET_BYTES);
-    let pid = match run(binary, &theirs) {
+    let pid = match run(binary, binary, &theirs) {
         Ok(pid) => pid,
         Err(error) if sys::is_passing(&error) => return Err(failed("posix_spawn", error)),
         Err(error) => run_a_copy(binary, &theirs, &error)?,
@@ -51,7 +54,8 @@ fn run_a_copy(binary: &Path, socket: &OwnedFd, first: &io::Error) -> Result<u32,
     }
     let run = |program: &[u8]| {
         let memory = companions::in_memory("native-sandbox-launcher", program)?;
-        run(Path::new(&format!("/proc/self/fd/{}", memory.as_raw_fd())), socket)
+        // Whoever lists processes sees the launcher's name.
+        run(Path::new(&format!("/proc/self/fd/{}", memory.as_raw_fd())), binary, socket)
     };
     let started =
         if embedded.is_empty() { fs::read(binary).and_then(|program| run(&program)) } else { run(embedded) };
@@ -65,13 +69,18 @@ fn run_a_copy(binary: &Path, socket: &OwnedFd, first: &io::Error) -> Result<u32,
 
 /// Nothing in here may need a hook between fork and exec (a working folder, an inherited descriptor): without one, the
 /// standard library uses `posix_spawn`, which does not copy the host.
-fn run(program: &Path, socket: &OwnedFd) -> io::Result<u32> {
+fn run(program: &Path, name: &Path, socket: &OwnedFd) -> io::Result<u32> {
     #[expect(
         clippy::disallowed_methods,
         reason = "the launcher is the one process that the host starts itself"
     )]
     let mut command = Command::new(program);
-    command.env_clear().stdin(Stdio::from(socket.try_clone()?)).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .arg0(name)
+        .env_clear()
+        .stdin(Stdio::from(socket.try_clone()?))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     // The handle is given up for a watch that neither blocks nor can be taken for somebody else's.
     command.spawn().map(|child| child.id())
 }

@@ -85,3 +85,25 @@ test('variables and files that are named exist', () => {
     }
   }
 });
+
+test('the mappings of MIGRATING.md take the factory with and without its ending, and nothing beside it', () => {
+  const text = readFileSync(join(ROOT, 'docs', 'MIGRATING.md'), 'utf8');
+  const written = [
+    /find: \/(.*)\/, replacement/.exec(text)[1],
+    JSON.parse(/moduleNameMapper": \{ ("[^"]*"):/.exec(text)[1]),
+    /filter: \/(.*)\/ \},/.exec(text)[1],
+  ];
+  for (const source of written) {
+    const pattern = new RegExp(source);
+    for (const path of [
+      'SandboxExecutorFactory',
+      'SandboxExecutorFactory.js',
+      'SandboxExecutorFactory.ts',
+      'SandboxExecutorFactory.mts',
+      'SandboxExecutorFactory-A2LTPE2X.js',
+    ])
+      assert.match(`../tools/${path}`, pattern);
+    for (const path of ['MySandboxExecutorFactory', 'SandboxExecutorFactory.test.ts', 'SandboxExecutorFactories'])
+      assert.doesNotMatch(`../tools/${path}`, pattern);
+  }
+});

@@ -112,7 +112,7 @@ test('a bundle by esbuild, with the documented plugin', { timeout: 120_000 }, as
     'build.mjs': `import { build } from 'esbuild';
       const nativeSandboxExecutor = {
         name: 'native-sandbox-executor',
-        setup: ({ onResolve }) => onResolve({ filter: /\\/SandboxExecutorFactory(-[\\w-]{8})?(\\.js)?$/ }, () => (
+        setup: ({ onResolve }) => onResolve({ filter: /\\/SandboxExecutorFactory(-[\\w-]{8})?(\\.[cm]?[jt]s)?$/ }, () => (
           { path: 'native-sandbox-executor', external: true })),
       };
       await build({ entryPoints: ['server.mjs'], bundle: true, platform: 'node', format: 'esm', outfile: process.argv[2],
@@ -134,7 +134,7 @@ test('a bundle by Vite, with the documented alias', { timeout: 120_000 }, async 
     'vite.config.mjs': `export default {
       logLevel: 'warn',
       build: { ssr: 'server.mjs', target: 'node22' },
-      resolve: { alias: [{ find: /^.*\\/SandboxExecutorFactory(-[\\w-]{8})?\\.js$/, replacement: 'native-sandbox-executor' }] },
+      resolve: { alias: [{ find: /^.*\\/SandboxExecutorFactory(-[\\w-]{8})?(\\.[cm]?[jt]s)?$/, replacement: 'native-sandbox-executor' }] },
       ssr: { noExternal: [/@inkeep\\/agents-run-api/], external: ['native-sandbox-executor'] },
     };`,
   });

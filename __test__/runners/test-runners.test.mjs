@@ -195,7 +195,7 @@ const MAPPINGS = {
     VITEST,
     {
       'vitest.config.mjs': `export default {
-        resolve: { alias: [{ find: /^.*\\/SandboxExecutorFactory(-[\\w-]{8})?\\.js$/, replacement: 'native-sandbox-executor' }] },
+        resolve: { alias: [{ find: /^.*\\/SandboxExecutorFactory(-[\\w-]{8})?(\\.[cm]?[jt]s)?$/, replacement: 'native-sandbox-executor' }] },
         test: { server: { deps: { inline: [/@inkeep\\/agents-run-api/] } } },
       };`,
     },
@@ -205,7 +205,7 @@ const MAPPINGS = {
     {
       'jest.config.json': JSON.stringify({
         ...JSON.parse(JEST_CONFIG['jest.config.json']),
-        moduleNameMapper: { '/SandboxExecutorFactory(-[\\w-]{8})?\\.js$': 'native-sandbox-executor' },
+        moduleNameMapper: { '/SandboxExecutorFactory(-[\\w-]{8})?(\\.[cm]?[jt]s)?$': 'native-sandbox-executor' },
       }),
     },
   ],

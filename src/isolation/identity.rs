@@ -56,10 +56,18 @@ pub(super) fn closed_folder(path: &Path) -> Option<&Path> {
         .find(|folder| std::fs::metadata(folder).is_ok_and(|metadata| metadata.mode() & 0o001 == 0))
 }
 
+/// What is said of such a folder, before its path.
+const CLOSED: &str = "other users cannot pass through ";
+
 /// What is said of such a folder.
 #[cfg(unix)]
 pub(super) fn told_closed(folder: &Path) -> String {
-    format!("other users cannot pass through {}", folder.display())
+    format!("{CLOSED}{}", folder.display())
+}
+
+/// Whether a reason is about such a folder.
+pub(super) fn is_closed_folder(why: &str) -> bool {
+    why.starts_with(CLOSED)
 }
 
 #[cfg(not(unix))]
@@ -73,6 +81,13 @@ mod tests {
 
     const ROOT: &str = "Name:\tnode\nCapEff:\t000001ffffffffff\n";
     const ALL: &str = "         0          0 4294967295\n";
+
+    #[cfg(unix)]
+    #[test]
+    fn a_closed_folder_is_known_by_its_reason() {
+        assert!(is_closed_folder(&told_closed(Path::new("/root"))));
+        assert!(!is_closed_folder("the host is not root, or lacks capabilities of root's"));
+    }
 
     #[test]
     fn root_with_all_users_may() {

@@ -566,6 +566,11 @@ impl Survey {
     fn private_user(&self, open: Outcomes) -> Layer {
         let enable = "run the server as root (a container's will do), with the store and Node in folders that all users can pass through";
         match &self.no_users {
+            Some(why) if super::identity::is_closed_folder(why) => {
+                let enable = "move what is below that folder (Node, the package or the store) to one that all users can pass through, such as \
+                              /opt or /usr/local, or let them pass: chmod o+x";
+                Layer::off("privateUser", Tier::Confined, why.clone(), enable)
+            }
             Some(why) => Layer::off("privateUser", Tier::Confined, why.clone(), enable),
             None if open.get(Attempt::User) == self.user => {
                 Layer::off("privateUser", Tier::Confined, "a trial kept the host's user", enable)

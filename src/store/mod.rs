@@ -91,6 +91,14 @@ const ROOT_FOLDERS: [(&str, Access); 5] = [
     ("hosts", Access::Through),
 ];
 
+/// What to do where a disk that was writable is not any more.
+fn read_only_advice(source: &io::Error) -> &'static str {
+    if source.kind() != io::ErrorKind::ReadOnlyFilesystem {
+        return "";
+    }
+    "; set the storeDir option (AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR) or TMPDIR to a folder on a disk that can be written"
+}
+
 /// Why the store cannot do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -98,7 +106,7 @@ pub enum StoreError {
     /// The base folder itself cannot be used.
     #[error(
         "cannot use the folder {path} for the store: {source}; free or repair it, or set the storeDir option \
-         (AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR) to a folder that this user can write"
+         (AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR) or TMPDIR to a folder that this user can write"
     )]
     Base {
         /// What was to be made or read.
@@ -118,7 +126,7 @@ pub enum StoreError {
         reason: String,
     },
     /// An act on something inside the store failed.
-    #[error("cannot {act} {path}: {source}")]
+    #[error("cannot {act} {path}: {source}{}", read_only_advice(source))]
     Io {
         /// A verb.
         act: &'static str,

@@ -568,3 +568,16 @@ fn an_unusable_base_is_named() {
         matches!(relative, StoreError::Base { source, .. } if source.kind() == io::ErrorKind::InvalidInput)
     );
 }
+
+#[test]
+fn a_read_only_disk_is_told_with_what_to_set_once() {
+    let read_only = || io::Error::from(io::ErrorKind::ReadOnlyFilesystem);
+    let base = StoreError::Base { path: "/x".into(), source: read_only() };
+    let inside = StoreError::io("create the folder", "/x/hosts/1")(read_only());
+    for text in [base.to_string(), inside.to_string()] {
+        assert_eq!(text.matches("or TMPDIR to a folder").count(), 1, "{text}");
+        assert_eq!(text.matches("storeDir").count(), 1, "{text}");
+    }
+    let other = StoreError::io("read the folder", "/x")(io::ErrorKind::PermissionDenied.into()).to_string();
+    assert!(!other.contains("TMPDIR"), "{other}");
+}

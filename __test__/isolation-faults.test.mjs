@@ -93,6 +93,20 @@ for (const [what, mount] of [
   });
 }
 
+test('register has the tier said, once', options, async () => {
+  const { exited } = host(
+    `${AT_HAND}
+    const answers = [await call(), await call()];
+    say({ answers, tier: await inForce() });
+    process.exit(0);`,
+    { nodeArgs: ['--import', pathToFileURL(join(ROOT, 'register.js')).href] }
+  );
+  const ended = await exited;
+  assertSafe(ended);
+  const lines = ended.err.split('\n').filter((line) => line.includes('functions run with the tier'));
+  assert.deepEqual(lines, [`native-sandbox-executor: isolation: functions run with the tier ${tier}`], ended.err);
+});
+
 /** In a host: kills every launcher of it for as long as it is told to. */
 const KILLS = `
   const launchers = () => {

@@ -32,7 +32,7 @@ use crate::{
     isolation::Zygote,
     log::NATIVE,
     process::{
-        BoxFuture, Command, Spawner,
+        BoxFuture, Command, SpawnError, Spawner,
         companions::{self, Library},
         zygote::{Client, ZygoteError, words_of},
     },
@@ -40,6 +40,7 @@ use crate::{
         RunFolder, Runs,
         compile_cache::{CacheLink, LEFT_FOLDER},
     },
+    sys::is_passing,
 };
 
 /// After this many forks a zygote is replaced: its children share address layout and hash seeds.
@@ -51,8 +52,14 @@ const MAX_AGE: Duration = Duration::from_mins(30);
 /// A zygote that nobody used for this long ends.
 const IDLE_AFTER: Duration = Duration::from_mins(5);
 
-/// How long a refusal counts before a zygote is tried again.
+/// How long a refusal counts before a zygote is tried again that said itself that it cannot serve.
 const RETRY_AFTER: Duration = Duration::from_mins(10);
+
+/// And one that failed for a reason that may pass: no process, no room, no descriptor.
+const RETRY_SOON: Duration = Duration::from_secs(2);
+
+/// And one that ended without a word: it was killed, or it crashes each time.
+const RETRY_AFTER_END: Duration = Duration::from_secs(30);
 
 /// The most zygotes of trees; beyond it the least recently used ends. One takes some 5 to 20 MiB.
 const MAX_DEPENDENTS: usize = 16;
@@ -84,6 +91,45 @@ pub(super) enum NoZygote {
     NotYet,
     /// There will be none for now.
     Refused(String),
+}
+
+/// Why a zygote did not come up.
+struct NotUp {
+    reason: String,
+    /// How long nobody tries again.
+    rest: Duration,
+}
+
+impl NotUp {
+    /// For a reason that does not pass.
+    fn for_long(reason: String) -> Self {
+        Self { reason, rest: RETRY_AFTER }
+    }
+}
+
+impl From<String> for NotUp {
+    /// What the host could not do for it.
+    fn from(reason: String) -> Self {
+        Self { reason, rest: RETRY_SOON }
+    }
+}
+
+impl From<ZygoteError> for NotUp {
+    fn from(error: ZygoteError) -> Self {
+        let rest = match &error {
+            ZygoteError::Refused { .. } | ZygoteError::Overran { .. } => RETRY_AFTER,
+            ZygoteError::Lost { .. } => RETRY_AFTER_END,
+            ZygoteError::Spawn(SpawnError::Step { source, .. })
+            | ZygoteError::Step { source, .. }
+            | ZygoteError::Fork(source)
+                if !is_passing(source) =>
+            {
+                RETRY_AFTER
+            }
+            _ => RETRY_SOON,
+        };
+        Self { reason: error.to_string(), rest }
+    }
 }
 
 /// All zygotes of the process.
@@ -410,7 +456,7 @@ impl Zygotes {
         }
     }
 
-    async fn boot_base(&self, breed: &Arc<Breed>, scripts: &ScriptSource) -> Result<Arc<Nest>, String> {
+    async fn boot_base(&self, breed: &Arc<Breed>, scripts: &ScriptSource) -> Result<Arc<Nest>, NotUp> {
         let scripts = scripts.scripts().await?;
         // Before it boots, so that a file that comes meanwhile is noticed.
         let resolver = Resolver::now();
@@ -445,9 +491,9 @@ impl Zygotes {
             ..Command::default()
         };
         let began = Instant::now();
-        let mut client = Client::boot(&*self.spawner, command).await.map_err(|error| error.to_string())?;
+        let mut client = Client::boot(&*self.spawner, command).await?;
         let runs = settle_runs(runs, breed, &mut client)?;
-        client.limit(breed.limits).await.map_err(|error| error.to_string())?;
+        client.limit(breed.limits).await?;
         tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
         let held = held_by(&client).await;
         let client = Arc::new(client);
@@ -461,7 +507,7 @@ impl Zygotes {
         spec: &WorkerSpec,
         base: &Nest,
         mut packages: BTreeSet<String>,
-    ) -> Result<Arc<Nest>, String> {
+    ) -> Result<Arc<Nest>, NotUp> {
         let began = Instant::now();
         for _ in 0..MAX_TRIES {
             let modules = packages.iter().map(|specifier| Module { specifier, kind: "require" }).collect();
@@ -491,7 +537,7 @@ impl Zygotes {
             let refused = match base.client.fork_zygote(plan.as_deref(), group, &payload).await {
                 Ok(mut client) => {
                     let runs = settle_runs(runs, &spec.breed, &mut client)?;
-                    client.limit(spec.breed.limits).await.map_err(|error| error.to_string())?;
+                    client.limit(spec.breed.limits).await?;
                     tracing::debug!(
                         target: NATIVE,
                         sandboxDir = %spec.tree.display(),
@@ -500,7 +546,7 @@ impl Zygotes {
                         "Zygote loaded packages"
                     );
                     let held = held_by(&client).await;
-                    self.too_large(held)?;
+                    self.too_large(held).map_err(NotUp::for_long)?;
                     let (client, breed) = (Arc::new(client), Arc::clone(&spec.breed));
                     let tree = Some(spec.tree.to_path_buf());
                     let resolver = base.makings.resolver;
@@ -514,16 +560,16 @@ impl Zygotes {
                     self.unfit(spec, std::mem::take(&mut packages), &reason);
                     continue;
                 }
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             };
             let refusal = serde_json::from_str::<Refusal>(&refused).ok();
             let (unfit, reason) = refusal.map_or((None, None), |refusal| (refusal.specifier, refusal.reason));
             let Some(unfit) = unfit.filter(|name| packages.remove(name)) else {
-                return Err(words_of(&refused));
+                return Err(NotUp::for_long(words_of(&refused)));
             };
             self.unfit(spec, BTreeSet::from([unfit]), reason.as_deref().unwrap_or(&refused));
         }
-        Err("too many of its packages cannot be loaded ahead".to_owned())
+        Err(NotUp::for_long("too many of its packages cannot be loaded ahead".to_owned()))
     }
 
     /// Notes that these packages of a tree are not loaded ahead.
@@ -697,10 +743,10 @@ impl Zygotes {
         Ok(None)
     }
 
-    fn set(&self, breed: &Breed, tree: Option<&Path>, booted: Result<Arc<Nest>, String>) {
+    fn set(&self, breed: &Breed, tree: Option<&Path>, booted: Result<Arc<Nest>, NotUp>) {
         let slot = match booted {
             Ok(nest) => Slot::Up(nest),
-            Err(reason) => Slot::Down { reason, until: Instant::now() + RETRY_AFTER },
+            Err(NotUp { reason, rest }) => Slot::Down { reason, until: Instant::now() + rest },
         };
         let mut lines = self.lines();
         let Some(line) = lines.get_mut(breed) else { return };
@@ -860,4 +906,32 @@ struct Refusal {
     /// It did what it was to do instead.
     #[serde(default)]
     compiled: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rest(error: ZygoteError) -> Duration {
+        NotUp::from(error).rest
+    }
+
+    /// A shortage at the boot of a base zygote used to cost all calls of ten minutes the fast start.
+    #[test]
+    fn what_may_pass_is_soon_tried_again() {
+        let step = |errno| ZygoteError::Step {
+            step: "socketpair",
+            source: std::io::Error::from_raw_os_error(errno),
+        };
+        for errno in [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENOSPC] {
+            assert_eq!(rest(step(errno)), RETRY_SOON);
+        }
+        assert_eq!(rest(step(libc::EPERM)), RETRY_AFTER);
+        assert_eq!(rest(SpawnError::LauncherLost { program: "node".into() }.into()), RETRY_SOON);
+        assert_eq!(rest(ZygoteError::Lost { what: "ended while it booted" }), RETRY_AFTER_END);
+        assert_eq!(
+            rest(ZygoteError::Refused { reason: "an old Node".into(), shown: Vec::new() }),
+            RETRY_AFTER
+        );
+    }
 }

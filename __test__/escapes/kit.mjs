@@ -74,6 +74,10 @@ export function kit() {
       clone: 56,
       quotactl: 179,
       name_to_handle_at: 303,
+      io_setup: 206,
+      personality: 135,
+      memfd_secret: 447,
+      inotify_init1: 294,
       open: 2,
     },
     arm64: {
@@ -142,6 +146,10 @@ export function kit() {
       clone: 220,
       quotactl: 60,
       name_to_handle_at: 264,
+      io_setup: 0,
+      personality: 92,
+      memfd_secret: 447,
+      inotify_init1: 26,
     },
   };
 

@@ -215,8 +215,8 @@ unsafe fn write_file(path: &CStr, text: &[u8]) -> Result<(), c_int> {
 }
 
 /// What is not there to be dropped is fine - asked first, as each drop makes new credentials, and a zygote's child has few left to
-/// drop -, and so is not being allowed to: without `CAP_SETPCAP` a process has nothing
-/// that `no_new_privs` would not keep it from getting.
+/// drop -, and so is not being allowed to: the kernel has no way to shrink the set but this one, which takes `CAP_SETPCAP` in the user
+/// namespace. A process without it holds nothing, and `no_new_privs` keeps it from getting anything. The report says so.
 unsafe fn drop_bounding(kept: u64) -> Result<(), c_int> {
     for capability in (0..CAPABILITIES_END).filter(|number| kept & (1 << number) == 0) {
         // SAFETY: take no memory.

@@ -303,12 +303,30 @@ impl<'a> Prepared<'a> {
 
     fn set_limits(&self) -> bool {
         let Limits { open_files, file_size_bytes, cpu_seconds, data_bytes } = self.limits;
-        set_limit(libc::RLIMIT_CORE, Some(0), 0)
+        limit_shared()
+            && set_limit(libc::RLIMIT_CORE, Some(0), 0)
             && set_limit(libc::RLIMIT_NOFILE, open_files, 0)
             && set_limit(libc::RLIMIT_FSIZE, file_size_bytes, 0)
             && set_limit(libc::RLIMIT_CPU, cpu_seconds, 1)
             && set_limit(libc::RLIMIT_DATA, data_bytes, 0)
     }
+}
+
+/// Signals with data, and timers that send such, which may wait for one process. The kernel counts them by user: where calls and server
+/// are one user, calls together get no more than this of what the server may have.
+const QUEUED_SIGNALS: u64 = 256;
+
+/// Memory that one process may lock, bytes: what the kernel lets users lock by default.
+const LOCKED_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Limits of what a process shares with others of its user, or of the machine. Nothing lifts them again. Whether that worked.
+fn limit_shared() -> bool {
+    set_limit(libc::RLIMIT_SIGPENDING, Some(QUEUED_SIGNALS), 0)
+        && set_limit(libc::RLIMIT_MEMLOCK, Some(LOCKED_BYTES), 0)
+        && set_limit(libc::RLIMIT_MSGQUEUE, Some(0), 0)
+        // No priority above that of the server.
+        && set_limit(libc::RLIMIT_NICE, Some(0), 0)
+        && set_limit(libc::RLIMIT_RTPRIO, Some(0), 0)
 }
 
 /// With the launcher, or with what stands between it and a PID namespace.

@@ -62,6 +62,7 @@ unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
             Attempt::UserNamespace => errno_of(libc::unshare(libc::CLONE_NEWUSER).into()),
             Attempt::NewPrivileges => refused_if(libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1),
             Attempt::Capability => refused_if(!has_capabilities()),
+            Attempt::Bounding => refused_if(!has_bounding()),
             Attempt::User => libc::getuid().into(),
             Attempt::NetworkNamespace => inode(c"/proc/self/ns/net"),
             Attempt::IpcNamespace => inode(c"/proc/self/ns/ipc"),
@@ -184,6 +185,12 @@ unsafe fn has_capabilities() -> bool {
     let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) };
     let [_, permitted, _, _, permitted_high, _] = data;
     got != 0 || permitted != 0 || permitted_high != 0
+}
+
+/// Whether any capability is in the bounding set. Numbers beyond the last that the kernel knows are answered by an error.
+fn has_bounding() -> bool {
+    // SAFETY: takes no memory.
+    (0..64).any(|capability| unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) == 1 })
 }
 
 unsafe fn inode(path: &CStr) -> u64 {

@@ -40,6 +40,8 @@ pub enum Attempt {
     NewPrivileges,
     /// Having a capability: `EPERM` if there is none.
     Capability,
+    /// Having one in the bounding set: `EPERM` if that is empty.
+    Bounding,
     /// The own user's number.
     User,
     /// The inode of the own network namespace.
@@ -59,7 +61,7 @@ pub enum Attempt {
 
 impl Attempt {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Read,
         Self::Write,
         Self::Environment,
@@ -70,6 +72,7 @@ impl Attempt {
         Self::UserNamespace,
         Self::NewPrivileges,
         Self::Capability,
+        Self::Bounding,
         Self::User,
         Self::NetworkNamespace,
         Self::IpcNamespace,

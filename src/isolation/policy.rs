@@ -16,7 +16,7 @@ use super::{
     landlock::{self, Access, DEVICE, OWN, READ, RUN},
     places,
     quota::Quota,
-    seccomp::{self, Modes, Terms},
+    seccomp::{self, Modes, Part, Terms},
 };
 use crate::{
     config::Network,
@@ -286,8 +286,8 @@ impl Policy {
         // In a user namespace everybody may make another one.
         let needed = !self.offered.only_in_user_namespaces || self.has_worker_pids();
         let admin = if needed { OF_A_BASE_OF_NAMESPACES } else { 0 };
-        let filter = seccomp::with_nesting(self.terms());
-        let seccomp = if self.offered.seccomp { seccomp::compile(&filter) } else { Vec::new() };
+        let filter = || seccomp::filter(self.terms(), Part::WithoutNesting);
+        let seccomp = if self.offered.seccomp { filter() } else { Vec::new() };
         Plan { landlock: domain, capabilities: users | admin, seccomp, ..plan }
     }
 
@@ -330,7 +330,13 @@ impl Policy {
 
     /// npm's first phase: nobody's code runs in it.
     pub fn npm_install(&self, places: &NpmPlaces) -> Plan {
-        let terms = Terms { no_network: false, modes: Modes::Free, local_sockets: places.reads_all };
+        let terms = Terms {
+            no_network: false,
+            routes: true,
+            modes: Modes::Free,
+            one_user: self.terms().one_user,
+            local_sockets: places.reads_all,
+        };
         let plan = self.npm(None, places, terms);
         // The cache may belong to another user, whom a user namespace would not know.
         Plan { capabilities: OF_NPM, namespaces: 0, root: None, ..plan }
@@ -364,9 +370,13 @@ impl Policy {
     }
 
     fn terms(&self) -> Terms {
+        let no_network = self.network == Network::None;
         Terms {
-            no_network: self.network == Network::None,
+            no_network,
+            // In a network namespace of one's own there is nothing to be told.
+            routes: !no_network || self.offered.namespaces,
             modes: if self.offered.private_users { Modes::Free } else { Modes::Refused },
+            one_user: !self.offered.private_users,
             local_sockets: false,
         }
     }
@@ -435,13 +445,13 @@ impl Policy {
         };
         // A forked process has the filter, and the namespaces, of its zygote.
         let is_first = born == Born::Launched;
-        let rules = match born {
-            Born::Launched => seccomp::rules(terms),
+        let part = match born {
+            Born::Launched => Some(Part::Whole),
             // Its zygote was left what namespaces are made with.
-            Born::Forked if self.has_pids() => seccomp::without_nesting(terms),
-            Born::Forked => Vec::new(),
+            Born::Forked if self.has_pids() => Some(Part::Nesting),
+            Born::Forked => None,
         };
-        let filter = seccomp && !rules.is_empty();
+        let part = part.filter(|_| seccomp);
         Plan {
             namespaces: if is_first { self.namespaces(terms) } else { 0 },
             root: (is_first && self.has_root()).then(|| text(&self.places.root)),
@@ -451,7 +461,7 @@ impl Policy {
             capabilities,
             landlock: (abi > 0).then_some(domain),
             born_nested: false,
-            seccomp: if filter { seccomp::compile(&rules) } else { Vec::new() },
+            seccomp: part.map_or_else(Vec::new, |part| seccomp::filter(terms, part)),
         }
     }
 }

@@ -472,7 +472,7 @@ impl Survey {
         let calls = [Attempt::LocalSocket, Attempt::Trace, Attempt::UserNamespace];
         vec![
             tried("noNewPrivileges", &None, "", &[Attempt::NewPrivileges]),
-            tried("capabilities", &None, "", &[Attempt::Capability]),
+            capabilities(tried("capabilities", &None, "", &[Attempt::Capability]), open),
             tried("files", &self.no_landlock, NEWER_KERNEL, &files),
             tried("systemCalls", &self.no_seccomp, "a kernel with seccomp filters", &calls),
             tried("signals", &self.no_landlock, "Linux 6.12 or newer", &[Attempt::Signal]).optional(),
@@ -599,6 +599,16 @@ impl Survey {
 /// Whether the inode of a trial's namespace is known, and not the host's.
 fn is_own(found: u64, host: u64) -> bool {
     found != 0 && found != host
+}
+
+/// How far the layer goes where the bounding set could not be emptied: a process of a user needs a user namespace for that.
+fn capabilities(layer: Layer, open: Outcomes) -> Layer {
+    if !layer.in_force || open.is_refused(Attempt::Bounding) {
+        return layer;
+    }
+    layer.but(
+        "none is held, and none can be gained (noNewPrivileges); the bounding set stays as the server's, as it takes CAP_SETPCAP, or a user namespace, to empty it",
+    )
 }
 
 fn through(outcomes: Outcomes, attempts: &[Attempt]) -> String {

@@ -13,6 +13,9 @@ const answered =
   ({ value }) =>
     Array.isArray(value) && ![...REFUSED, ...more].includes(-value[at]) && `the kernel answers ${value[at]}`;
 const namespaces = ({ refused }) => refused === 'namespaces' && 'the server itself is refused them';
+/** EPROTOTYPE and its kin, EAFNOSUPPORT: the kernel has none. */
+const NO_SUCH_SOCKET = [91, 92, 93, 94, 97];
+const noSuchSocket = ({ value }) => [13, ...NO_SUCH_SOCKET].includes(-value?.[0]) && 'there are no such sockets here';
 const rootOnly = ({ root }) => !root && 'only root can anywhere';
 
 export default [
@@ -196,6 +199,134 @@ export default [
     attempt: (_world, { syscalls }) => syscalls([['socket', 38, 5, 0]]),
     escaped: answered(0, 97),
     lacking: ({ value }) => value?.[0] === -97 && 'the kernel has no such sockets',
+  },
+  {
+    id: 'syscalls/lease',
+    what: 'takes a lease on a file, which makes others wait who open it',
+    // F_SETLEASE, F_WRLCK
+    attempt: (_world, { syscalls }) =>
+      syscalls([
+        ['memfd_create', 'leased', 0],
+        ['fcntl', { result: 0 }, 1024, 1],
+      ]),
+    escaped: answered(1),
+    lacking: ({ value }) => value?.[1] === -22 && 'the kernel gives no leases on files in memory',
+  },
+  {
+    id: 'syscalls/larger-pipe',
+    what: 'takes pages for pipes that are counted by user',
+    attempt: (_world, { syscalls }) => {
+      const ends = Buffer.alloc(8);
+      // F_SETPIPE_SZ
+      return syscalls([
+        ['pipe2', ends, 0],
+        ['fcntl', { wordAt: ends }, 1031, 131072],
+      ]);
+    },
+    escaped: answered(1),
+  },
+  {
+    id: 'syscalls/child-of-the-parent',
+    what: 'makes a child beside itself, which no limit of its own counts',
+    // CLONE_PARENT | SIGCHLD
+    attempt: (_world, { syscalls }) => syscalls([['clone', 0x8011, 0, 0, 0, 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/socket-mptcp',
+    what: 'opens a socket of TCP over several ways',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 2, 1, 262]]),
+    escaped: answered(0, ...NO_SUCH_SOCKET),
+    lacking: noSuchSocket,
+  },
+  {
+    id: 'syscalls/socket-udp-lite',
+    what: 'opens a socket of UDP-Lite',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 2, 2, 136]]),
+    escaped: answered(0, ...NO_SUCH_SOCKET),
+    lacking: noSuchSocket,
+  },
+  {
+    id: 'syscalls/socket-sctp',
+    what: 'opens a socket of SCTP',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 2, 1, 132]]),
+    escaped: answered(0, ...NO_SUCH_SOCKET),
+    lacking: noSuchSocket,
+  },
+  {
+    id: 'syscalls/socket-dccp',
+    what: 'opens a socket of DCCP',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 2, 6, 33]]),
+    escaped: answered(0, ...NO_SUCH_SOCKET),
+    lacking: noSuchSocket,
+  },
+  {
+    id: 'syscalls/socket-ping',
+    what: 'opens a socket of the control messages of the Internet',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 2, 2, 1]]),
+    escaped: answered(0, ...NO_SUCH_SOCKET),
+    lacking: noSuchSocket,
+  },
+  {
+    id: 'syscalls/socket-tunnel',
+    what: 'opens a socket of tunnels',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 2, 2, 115]]),
+    escaped: answered(0, ...NO_SUCH_SOCKET),
+    lacking: noSuchSocket,
+  },
+  {
+    id: 'syscalls/socket-mptcp-of-ipv6',
+    what: 'opens a socket of TCP over several ways, by IPv6',
+    attempt: (_world, { syscalls }) => syscalls([['socket', 10, 0x80001, 262]]),
+    escaped: answered(0, ...NO_SUCH_SOCKET),
+    lacking: noSuchSocket,
+  },
+  {
+    id: 'syscalls/asynchronous-requests',
+    what: 'takes from the requests to disks that the whole machine shares',
+    attempt: (_world, { syscalls }) => syscalls([['io_setup', 1, Buffer.alloc(8)]]),
+    escaped: answered(),
+    lacking: ({ value }) => value?.[0] === -38 && 'the kernel has no such requests',
+  },
+  {
+    id: 'syscalls/fixed-addresses',
+    what: 'has its programs run at addresses that are no secret',
+    // ADDR_NO_RANDOMIZE
+    attempt: (_world, { syscalls }) => syscalls([['personality', 0x40000]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/handle-of-a-file',
+    what: 'asks for the handle of a folder, by which it could be opened past all others',
+    attempt: (_world, { syscalls }) => {
+      const handle = Buffer.alloc(136);
+      handle.writeUInt32LE(128);
+      return syscalls([['name_to_handle_at', -100, '/', handle, Buffer.alloc(8), 0]]);
+    },
+    escaped: answered(),
+    lacking: ({ value }) => value?.[0] === -95 && 'the file system has no handles',
+  },
+  {
+    id: 'syscalls/secret-memory',
+    what: 'takes memory that nobody can look at',
+    attempt: (_world, { syscalls }) => syscalls([['memfd_secret', 0]]),
+    escaped: answered(),
+    lacking: ({ value }) => value?.[0] === -38 && 'the kernel has no such memory',
+  },
+  {
+    id: 'syscalls/instances-of-the-user',
+    what: 'takes an instance of inotify, of which the user of the server has few',
+    needs: ({ root }) => root && 'functions have users of their own, whose instances are theirs',
+    attempt: (_world, { syscalls }) => syscalls([['inotify_init1', 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/queued-signals',
+    what: 'may queue so many signals that the server can queue none',
+    from: 'base',
+    layer: 'limits',
+    attempt: () => /Max pending signals +(\w+)/.exec(require('node:fs').readFileSync('/proc/self/limits', 'utf8'))[1],
+    escaped: ({ value }) => !(Number(value) <= 256) && `it may queue ${value}`,
   },
   {
     id: 'syscalls/unix-socket',

@@ -5,7 +5,7 @@ import { existsSync, mkdirSync, readdirSync, utimesSync, writeFileSync } from 'n
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { cli, ESC } from './cli.mjs';
-import { ownWorld, rejection, surface, tool } from './helpers.mjs';
+import { ownWorld, rejection, surface, tool, until } from './helpers.mjs';
 import { useRegistry } from './registry.mjs';
 
 const world = ownWorld();
@@ -55,8 +55,8 @@ test('warm installs, once; ls lists', async () => {
     assert.ok(tree.dir.startsWith(dir) && existsSync(join(tree.dir, 'tree', 'node_modules', 'alpha')));
   }
   const { out } = await at('ls');
-  assert.match(out, /^PACKAGES +SIZE +LAST USED +GENERATION\n/);
-  assert.match(out, /^alpha@1\.0\.0, beta@\^1\.0\.0 +[\d.]+ KiB +just now +0000000001-/m);
+  assert.match(out, /^PACKAGES +NODE +SIZE +LAST USED +GENERATION\n/);
+  assert.match(out, /^alpha@1\.0\.0, beta@\^1\.0\.0 +ABI \d+ +[\d.]+ KiB +just now +0000000001-/m);
   assert.match(out, /\n2 in .*, [\d.]+ KiB\n$/);
   assert.ok(!out.includes(ESC));
 
@@ -166,4 +166,26 @@ test('a task that nobody knows is refused', async () => {
   const { maintain, NativeSandboxExecutor } = await import('../lib/native-executor.js');
   const error = await rejection(maintain(new NativeSandboxExecutor(), { task: 'wipe' }));
   assert.equal(error.code, 'INVALID_CONFIG');
+});
+
+test('a base store that has the set for somebody else says why it does not serve', { timeout: 60_000 }, async () => {
+  const base = join(world.root, 'base-of-others');
+  const { NativeSandboxExecutor, setLogger } = surface();
+  const dependencies = { alpha: '1.0.0' };
+  const uses = tool("() => require('alpha')", { dependencies });
+  await new NativeSandboxExecutor({ storeDir: base, tenantKey: 'another' }).executeFunctionTool('t', {}, uses);
+  const records = [];
+  const at = (fields, message) => records.push({ fields, message });
+  setLogger({ debug() {}, info() {}, warn: at, error: at });
+  const factory = new NativeSandboxExecutor({ baseStoreDirs: [base], storeDir: join(world.root, 'own-of-this') });
+  await factory.executeFunctionTool('t', {}, uses);
+  const told = await until(
+    () => records.find(({ message }) => message.startsWith('A base store has these dependencies')),
+    5000,
+    'the reason'
+  );
+  setLogger(null);
+  assert.match(told.fields.reason, /tenantKey/);
+  assert.deepEqual(told.fields.dependencies, dependencies);
+  assert.equal(told.fields.baseStoreDir, base);
 });

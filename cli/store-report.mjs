@@ -13,19 +13,28 @@ export function listing({ root, trees }, now, style) {
   if (trees.length === 0) return `${root} is empty\n`;
   const rows = trees.map((tree) => [
     cut(dependencies(tree.what?.dependencies)),
+    node(tree.what ?? {}),
     shownBytes(tree.bytes),
     age(now - tree.lastUsedMs),
     tree.generation,
     state(tree, style),
   ]);
   const bytes = trees.reduce((sum, tree) => sum + tree.bytes, 0);
-  const [head, ...lines] = columns([['PACKAGES', 'SIZE', 'LAST USED', 'GENERATION', ''], ...rows], { right: [1] });
+  const [head, ...lines] = columns([['PACKAGES', 'NODE', 'SIZE', 'LAST USED', 'GENERATION', ''], ...rows], {
+    right: [2],
+  });
   return `${[style('dim', head), ...lines, '', `${trees.length} in ${root}, ${shownBytes(bytes)}`].join('\n')}\n`;
 }
 
 /** Where there is none. */
 export function absent(base) {
   return `there is no store in ${base}\n`;
+}
+
+/** The Node that a tree is for, by the version of its ABI: addons of one run on all of that number. Trees without packages are for any. */
+function node({ about, dependencies: set = {} }) {
+  if (about?.nodeAbi) return `ABI ${about.nodeAbi}`;
+  return Object.keys(set).length === 0 ? 'any' : 'unknown';
 }
 
 function cut(text) {

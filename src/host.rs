@@ -237,6 +237,7 @@ impl Account {
                         policy: settings.dependencies.clone(),
                         install_scripts: settings.install_scripts.clone(),
                         timeout: settings.install_timeout,
+                        about: Arc::default(),
                     },
                     base_stores: settings.base_store_dirs.clone(),
                     max_bytes: settings.store_max_bytes,
@@ -254,6 +255,7 @@ impl Account {
                     .then_some(self.facts.node_abi.as_deref())
                     .flatten();
                 let scope = Scope::read(&terms.ctx, self.settings.tenant_key.as_deref(), known).await?;
+                let _ = terms.ctx.about.set(scope.about());
                 let pool = self.pool_scope(&scope.digest());
                 Ok((scope, pool))
             })

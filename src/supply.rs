@@ -103,6 +103,7 @@ impl Supply {
         if let Some(tree) = self.find(order).await? {
             return Ok(tree);
         }
+        tell_of_base_stores(order).await?;
         let _lock = lock(order).await?;
         // Whoever had the lock may have installed it.
         if let Some(tree) = self.find(order).await? {
@@ -318,6 +319,41 @@ async fn lock(order: &Order) -> Result<PathLock, SandboxError> {
         .unwrap_or_else(|_| Err(waited_in_vain(order.ctx().timeout)))
 }
 
+/// Says why a base store that has this very set does not serve it: the installation that follows is what it was to save.
+async fn tell_of_base_stores(order: &Order) -> Result<(), SandboxError> {
+    if order.terms.base_stores.is_empty() || order.dependencies.is_empty() {
+        return Ok(());
+    }
+    let (terms, what) = (Arc::clone(&order.terms), serde_json::json!(order.dependencies));
+    let found = blocking(move || Ok(store::found_in_bases(&terms.base_stores, &what))).await?;
+    let Some((folder, about)) = found else { return Ok(()) };
+    tracing::warn!(
+        target: NATIVE,
+        baseStoreDir = %folder.display(),
+        json_dependencies = %serde_json::json!(order.dependencies),
+        reason = mismatch(&about, order.ctx().about.get()),
+        "A base store has these dependencies, but not for this process: they are installed"
+    );
+    Ok(())
+}
+
+/// In which of what is written down with a tree it differs from what is wanted.
+fn mismatch(there: &serde_json::Value, here: Option<&serde_json::Value>) -> String {
+    let here = here.and_then(serde_json::Value::as_object);
+    let mut differing: Vec<_> = here
+        .into_iter()
+        .flatten()
+        .filter(|(name, value)| there.get(name.as_str()).is_some_and(|other| other != *value))
+        .map(|(name, value)| format!("{name} is {} there and {value} here", there[name.as_str()]))
+        .collect();
+    differing.sort();
+    if differing.is_empty() {
+        "a setting that names trees differs: npm's registry or layout, the options dependencies, installScripts or tenantKey".to_owned()
+    } else {
+        differing.join(", ")
+    }
+}
+
 async fn try_lock(order: &Order) -> Result<Option<PathLock>, SandboxError> {
     let (store, key) = (order.store(), order.key.clone());
     blocking(move || store.try_install_lock(&key)).await
@@ -341,5 +377,27 @@ async fn blocking<T: Send + 'static>(
             result.map_err(|error| fail(format!("the folder for dependencies cannot be used: {error}")))
         }
         Err(error) => Err(fail(format!("the look into the store was broken off: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::mismatch;
+
+    #[test]
+    fn a_base_store_that_does_not_match_says_in_what() {
+        let here = json!({ "nodeAbi": "127", "libc": "gnu", "npm": "11.0.0" });
+        let there = json!({ "nodeAbi": "115", "libc": "musl", "npm": "11.0.0" });
+        let text = mismatch(&there, Some(&here));
+        assert_eq!(
+            text,
+            "libc is \"musl\" there and \"gnu\" here, nodeAbi is \"115\" there and \"127\" here"
+        );
+        for alike in [json!({}), here.clone()] {
+            assert!(mismatch(&alike, Some(&here)).contains("a setting that names trees differs"));
+        }
+        assert!(mismatch(&there, None).contains("a setting"));
     }
 }

@@ -20,7 +20,7 @@ use std::{
     fmt, fs,
     path::{Path, PathBuf},
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -75,6 +75,8 @@ pub struct InstallContext {
     pub install_scripts: InstallScripts,
     /// For all of npm's work together.
     pub timeout: Duration,
+    /// What trees are for, [`Scope::about`], once it is known: written down with each.
+    pub about: Arc<OnceLock<serde_json::Value>>,
 }
 
 impl fmt::Debug for InstallContext {
@@ -100,7 +102,7 @@ pub async fn install(
         Ok(done) => done?,
         Err(_) => return Err(attempt.timed_out(ctx.timeout)),
     }
-    let tree = attempt.publish(&ctx.store, dependencies, key).await?;
+    let tree = attempt.publish(ctx, dependencies, key).await?;
     tracing::debug!(
         target: "native-sandbox-executor",
         sandboxDir = %tree.dir().display(),
@@ -124,7 +126,7 @@ pub async fn renew(
     let mut attempt = Attempt::begin(ctx).await?;
     attempt.in_background = true;
     match time::timeout(ctx.timeout, attempt.run_if_changed(ctx, dependencies, current)).await {
-        Ok(Ok(true)) => attempt.publish(&ctx.store, dependencies, key).await.map(Some),
+        Ok(Ok(true)) => attempt.publish(ctx, dependencies, key).await.map(Some),
         Ok(Ok(false)) => Ok(None),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(attempt.timed_out(ctx.timeout)),
@@ -374,12 +376,16 @@ impl Attempt {
 
     async fn publish(
         mut self,
-        store: &Store,
+        ctx: &InstallContext,
         dependencies: &BTreeMap<String, String>,
         key: &TreeKey,
     ) -> Result<Tree, SandboxError> {
         let Some(staging) = self.staging.take() else { return Err(failure("the staging folder is gone")) };
-        let (store, key, what) = (store.clone(), key.clone(), json!({ "dependencies": dependencies }));
+        let mut what = json!({ "dependencies": dependencies });
+        if let Some(about) = ctx.about.get().filter(|_| !dependencies.is_empty()) {
+            what["about"] = about.clone();
+        }
+        let (store, key) = (ctx.store.clone(), key.clone());
         blocking(move || store.publish(staging, &key, what).map_err(|error| of_store(&error))).await
     }
 

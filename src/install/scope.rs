@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::{io::AsyncReadExt, time};
 
@@ -85,6 +85,11 @@ impl Scope {
             install_scripts: ctx.install_scripts.clone(),
             tenant: tenant.map(str::to_owned),
         })
+    }
+
+    /// What the trees are for, to be written down with them: what else names them differs by settings.
+    pub fn about(&self) -> Value {
+        json!({ "nodeAbi": self.abi, "platform": self.platform, "arch": self.arch, "libc": self.libc, "npm": self.npm })
     }
 
     /// The name of the tree of a set that is not empty.

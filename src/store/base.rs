@@ -6,10 +6,12 @@ use std::{
     sync::Arc,
 };
 
+use serde_json::Value;
+
 use super::{
     Shared, TreeKey, generation, root,
-    shelf::{folder_of, names_in},
-    tree::Tree,
+    shelf::{folder_of, names_in, read_marker},
+    tree::{MARKER_FILE, Tree},
 };
 use crate::log::NATIVE;
 
@@ -24,6 +26,25 @@ pub(super) fn find(dir: &Path, key: &TreeKey, shared: &Arc<Shared>) -> Option<Tr
         generation::newest_first(names).into_iter().find_map(|name| {
             let generation = folder.join(name);
             Tree::of(&generation, None, shared).map_err(|error| report(&generation, &error)).ok().flatten()
+        })
+    })
+}
+
+/// Trees of a base store that are looked at for one that was made for others: this is an explanation, not a search.
+const EXPLAINED_TREES: usize = 1_000;
+
+/// What is written down about a whole tree of `dependencies` in one of the base stores, whoever it is for, and that base store.
+pub fn found_in_bases(dirs: &[PathBuf], dependencies: &Value) -> Option<(PathBuf, Value)> {
+    dirs.iter().find_map(|dir| {
+        let trees = roots(dir).into_iter().map(|root| root.join("trees"));
+        let keys = trees.flat_map(|trees| {
+            let names = names_in(&trees).unwrap_or_default();
+            names.into_iter().map(move |name| trees.join(name))
+        });
+        keys.take(EXPLAINED_TREES).find_map(|folder| {
+            let newest = generation::newest_first(names_in(&folder).ok()?).into_iter().next()?;
+            let what = read_marker(&folder.join(newest).join(MARKER_FILE))?.what;
+            (what["dependencies"] == *dependencies).then(|| (dir.clone(), what["about"].clone()))
         })
     })
 }

@@ -51,6 +51,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+pub use base::found_in_bases;
 pub use evict::Keep;
 pub use generation::is_due;
 pub use inventory::Listed;

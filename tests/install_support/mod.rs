@@ -70,6 +70,7 @@ impl Bench {
             policy: DependencyPolicy::default(),
             install_scripts: InstallScripts::Run,
             timeout: Duration::from_secs(50),
+            about: Arc::default(),
         };
         Self { ctx, registry, folder }
     }

@@ -94,17 +94,20 @@ for (const [what, mount] of [
 }
 
 test('register has the tier said, once', options, async () => {
+  const register = pathToFileURL(join(ROOT, 'register.js')).href;
   const { exited } = host(
     `${AT_HAND}
+    const told = [];
+    rest.setLogger({ level: 'info', info: ({ tier }, text) => text === 'Isolation is in force' && told.push(tier) });
     const answers = [await call(), await call()];
-    say({ answers, tier: await inForce() });
+    say({ answers, tier: await inForce(), told });
     process.exit(0);`,
-    { nodeArgs: ['--import', pathToFileURL(join(ROOT, 'register.js')).href] }
+    { nodeArgs: ['--import', register], env: { NODE_DEBUG: 'native-sandbox-executor' } }
   );
   const ended = await exited;
   assertSafe(ended);
-  const lines = ended.err.split('\n').filter((line) => line.includes('functions run with the tier'));
-  assert.deepEqual(lines, [`native-sandbox-executor: isolation: functions run with the tier ${tier}`], ended.err);
+  assert.deepEqual(ended.said[0].told, [tier]);
+  assert.equal(ended.err.split('functions run with the tier').length, 2, ended.err);
 });
 
 /** In a host: kills every launcher of it for as long as it is told to. */

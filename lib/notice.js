@@ -1,12 +1,15 @@
 'use strict';
 
 // What an operator must see of isolation even where no logger is set: one line on stderr for calls that are rejected for want of
-// it, and for a machine that offers none. `register` has the tier said in any case.
+// it, and for a machine that offers none. Under `register` the tier is said in any case: in the log, or where `NODE_DEBUG` asks.
 
+const { debuglog } = require('node:util');
 const { orUndefined, parse } = require('./intrinsics.js');
 const { CORE_NAME, hasLogger, log, quietly } = require('./logger.js');
 
 const REJECTED = 'ISOLATION_UNAVAILABLE';
+
+const debug = debuglog(CORE_NAME);
 
 /** Whether the tier is said even where it is a good one. */
 let saysTier = false;
@@ -46,7 +49,7 @@ function noteTier({ isolation, withoutLauncher }) {
   const { tier, layers } = isolation;
   if (saysTier) {
     log(CORE_NAME, 'info', { tier }, 'Isolation is in force');
-    if (!hasLogger()) return line(`isolation: functions run with the tier ${tier}`);
+    debug('isolation: functions run with the tier %s', tier);
   }
   // Without a launcher somebody has accepted it by name. Elsewhere than on Linux there is nothing else.
   if (tier !== 'base' || withoutLauncher || process.platform !== 'linux' || hasLogger()) return;

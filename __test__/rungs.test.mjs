@@ -102,3 +102,26 @@ test('a process forked from a zygote', {
   });
   await surface().SandboxExecutorFactory.getInstance().cleanup();
 });
+
+test('tenants share no zygote', { skip: !RUNGS.includes('zygote') && 'has no zygotes', timeout: 120_000 }, async () => {
+  const { NativeSandboxExecutor } = surface();
+  // The place of the C library is the zygote's.
+  const where = tool(
+    `async () => require('fs').readFileSync('/proc/self/maps', 'utf8').split('\\n').find((line) => /libc[.-]/.test(line))`
+  );
+  const placeOf = async (tenantKey) => {
+    const executor = new NativeSandboxExecutor({ start: 'zygote', ...(tenantKey && { tenantKey }) });
+    return executor.executeFunctionTool('place', {}, where);
+  };
+  const places = [];
+  for (const tenantKey of ['one', 'other', undefined]) {
+    const place = await placeOf(tenantKey);
+    assert.equal(await placeOf(tenantKey), place, 'one tenant, one zygote');
+    places.push(place);
+  }
+  assert.equal(new Set(places).size, 3, places.join('\n'));
+  // More than have one at a time: the zygotes of some end for others.
+  for (let at = 0; at < 20; at++) assert.ok(await placeOf(`tenant-${at}`));
+  const { zygotes } = NativeSandboxExecutor.getInstance().getMetrics();
+  assert.ok(zygotes.base <= 16, `${zygotes.base} base zygotes`);
+});

@@ -869,6 +869,7 @@ impl Setup {
             tree: Arc::clone(sandbox.tree.dir()),
             packages: dependencies.keys().cloned().collect(),
             has_dependencies: !dependencies.is_empty(),
+            tenant: self.settings.tenant_key.as_deref().map(Arc::from),
             tool_id,
             forced: self.settings.start,
         })

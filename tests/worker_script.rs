@@ -203,6 +203,7 @@ impl Bench {
             }),
             scripts: ScriptSource::new(move || Ok(scripts.clone())),
             packages: BTreeSet::new(),
+            tenant: None,
             tool_id: "test".into(),
             forced: Some(Rung::Spawn),
             tree: Arc::new(job.tree.clone()),

@@ -288,8 +288,8 @@ fn refuse_all(why: &'static str, when: When, names: &[&'static str]) -> impl Ite
 
 /// The filter; empty where there is nothing to refuse. Compiled once.
 pub(super) fn filter(terms: Terms, part: Part) -> Vec<Instruction> {
-    static COMPILED: LazyLock<Mutex<HashMap<(Terms, Part), Vec<Instruction>>>> =
-        LazyLock::new(Mutex::default);
+    type Filters = HashMap<(Terms, Part), Vec<Instruction>>;
+    static COMPILED: LazyLock<Mutex<Filters>> = LazyLock::new(Mutex::default);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     compiled.entry((terms, part)).or_insert_with(|| compile(&rules_of(terms, part), part, Arch::HOST)).clone()
 }
@@ -879,7 +879,7 @@ mod tests {
                 // BPF_MAXINSNS
                 assert!(filter.len() < 4096);
                 for (at, Instruction { jump_if, jump_else, .. }) in filter.iter().enumerate() {
-                    assert!(at + usize::from(*jump_if.max(jump_else)) + 1 <= filter.len());
+                    assert!(at + usize::from(*jump_if.max(jump_else)) < filter.len());
                 }
             }
         }

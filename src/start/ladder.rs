@@ -107,6 +107,8 @@ impl RungLadder {
                 }
                 // It will be there for later calls; a stock of booted ones would not be needed any more by then.
                 Err(NoZygote::NotYet) => return self.spawn(spec).await,
+                // Many tenants at once. A worker that is booted has addresses of its own, and a stock of such serves them all.
+                Err(NoZygote::Crowded) => {}
                 Err(NoZygote::Refused(reason)) => self.refuse(Rung::Zygote, spec, reason),
             }
         }
@@ -253,6 +255,7 @@ impl Ladder for RungLadder {
 #[cfg(not(target_os = "linux"))]
 enum NoZygote {
     NotYet,
+    Crowded,
     Refused(String),
 }
 
@@ -261,6 +264,7 @@ impl NoZygote {
     fn into_error(self) -> StartError {
         let reason = match self {
             Self::NotYet => "it is still booting".to_owned(),
+            Self::Crowded => "there is no room".to_owned(),
             Self::Refused(reason) => reason,
         };
         StartError { rung: Rung::Zygote, reason }

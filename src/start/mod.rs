@@ -130,6 +130,8 @@ pub struct WorkerSpec {
     pub has_dependencies: bool,
     /// Packages of the tree that the function names: worth loading ahead.
     pub packages: BTreeSet<String>,
+    /// Whose call it is: zygotes of one tenant serve no other.
+    pub tenant: Option<Arc<str>>,
     /// The tool, for what is learnt of it.
     pub tool_id: Arc<str>,
     /// Only this rung will do.

@@ -1,6 +1,6 @@
 //! The highest rung: workers forked from Node processes that have booted, and loaded a tree's packages, already.
 //!
-//! There is one *base* zygote per [`Breed`]; it has loaded what many tools need. For a tree whose tools name packages, a
+//! There is one *base* zygote per [`Breed`] and tenant, as its children share their addresses; it has loaded what many tools need. For a tree whose tools name packages, a
 //! *dependent* zygote is forked from it, which loads these packages and serves that tree only. Zygotes boot in the
 //! background; who comes meanwhile is told so, or waits if he wants to.
 
@@ -64,6 +64,13 @@ const RETRY_AFTER_END: Duration = Duration::from_secs(30);
 /// The most zygotes of trees; beyond it the least recently used ends. One takes some 5 to 20 MiB.
 const MAX_DEPENDENTS: usize = 16;
 
+/// The most base zygotes that differ by their tenant only; beyond it the least recently used ends, or the newest tenant does without.
+const MAX_TENANTS: usize = 16;
+
+/// A tenant's zygotes end for another tenant's if no call came to them for this long. With more tenants at a time than there is room
+/// for, the others' calls are booted, instead of each call booting a zygote.
+const IDLE_BEFORE_OTHERS: Duration = Duration::from_secs(10);
+
 /// How long a tree has no zygote after its last one ended for want of memory.
 const REST_AFTER: Duration = Duration::from_mins(1);
 
@@ -89,6 +96,8 @@ const LIBRARY_IN_MEMORY: &str = "/proc/self/fd/4";
 pub(super) enum NoZygote {
     /// One boots.
     NotYet,
+    /// The zygotes of other tenants, which are in use, take all the room.
+    Crowded,
     /// There will be none for now.
     Refused(String),
 }
@@ -136,7 +145,7 @@ impl From<ZygoteError> for NotUp {
 pub(super) struct Zygotes {
     spawner: Arc<dyn Spawner>,
     library: PathBuf,
-    lines: Mutex<HashMap<Arc<Breed>, Line>>,
+    lines: Mutex<HashMap<Owner, Line>>,
     /// What they may hold together, bytes; all ones while nobody has said.
     limit_bytes: AtomicU64,
     ended: AtomicU64,
@@ -147,10 +156,24 @@ pub(super) struct Zygotes {
     own: Weak<Self>,
 }
 
+/// Whose zygotes they are.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Owner {
+    breed: Arc<Breed>,
+    tenant: Option<Arc<str>>,
+}
+
+impl Owner {
+    fn of(spec: &WorkerSpec) -> Self {
+        Self { breed: Arc::clone(&spec.breed), tenant: spec.tenant.clone() }
+    }
+}
+
 /// A base zygote and what descends from it.
 #[derive(Default)]
 struct Line {
     base: Slot,
+    last_used: Option<Instant>,
     dependents: HashMap<PathBuf, Dependent>,
 }
 
@@ -234,6 +257,7 @@ impl NoZygote {
     pub(super) fn into_error(self) -> StartError {
         let reason = match self {
             Self::NotYet => "it is still booting".to_owned(),
+            Self::Crowded => "zygotes of other tenants take all the room (zygoteMemoryMb)".to_owned(),
             Self::Refused(reason) => reason,
         };
         StartError { rung: Rung::Zygote, reason }
@@ -244,7 +268,28 @@ impl NoZygote {
 enum Found {
     Up(Arc<Nest>),
     Booting(watch::Receiver<()>),
+    Crowded,
     Down(String),
+}
+
+impl Line {
+    /// Those that serve.
+    fn nests(&self) -> impl Iterator<Item = &Arc<Nest>> {
+        let slots =
+            std::iter::once(&self.base).chain(self.dependents.values().map(|dependent| &dependent.slot));
+        slots.filter_map(|slot| match slot {
+            Slot::Up(nest) => Some(nest),
+            _ => None,
+        })
+    }
+
+    /// Whether nobody has used any of it for so long.
+    fn rests(&self, now: Instant, idle: Duration) -> bool {
+        let used = self.last_used.map_or(Duration::MAX, |used| now.saturating_duration_since(used));
+        used >= idle
+            && !matches!(self.base, Slot::Booting(_))
+            && self.nests().all(|nest| nest.stock.running() == 0)
+    }
 }
 
 impl Nest {
@@ -334,7 +379,7 @@ impl Zygotes {
 
     /// A worker of the tree's zygote, or of the base while there is none. With `wait`, zygotes that boot are waited for.
     pub(super) async fn start(&self, spec: &WorkerSpec, wait: bool) -> Result<Worker, NoZygote> {
-        let base = match self.settled(wait, || self.base(spec)).await {
+        let base = match self.settled(wait, || self.base(spec, wait)).await {
             Err(NoZygote::NotYet) if spec.has_dependencies => {
                 self.load_after_boot(spec.clone());
                 return Err(NoZygote::NotYet);
@@ -368,7 +413,7 @@ impl Zygotes {
         let zygotes = Weak::clone(&self.own);
         tokio::spawn(async move {
             let Some(zygotes) = zygotes.upgrade() else { return };
-            if let Ok(base) = zygotes.settled(true, || zygotes.base(&spec)).await {
+            if let Ok(base) = zygotes.settled(true, || zygotes.base(&spec, true)).await {
                 zygotes.dependent(&spec, &base);
             }
         });
@@ -380,6 +425,7 @@ impl Zygotes {
             match look() {
                 Found::Up(nest) => return Ok(nest),
                 Found::Down(reason) => return Err(NoZygote::Refused(reason)),
+                Found::Crowded => return Err(NoZygote::Crowded),
                 Found::Booting(_) if !wait => return Err(NoZygote::NotYet),
                 // Ends with an error when the boot is over.
                 Found::Booting(mut over) => while over.changed().await.is_ok() {},
@@ -387,34 +433,44 @@ impl Zygotes {
         }
     }
 
-    fn lines(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<Breed>, Line>> {
+    fn lines(&self) -> std::sync::MutexGuard<'_, HashMap<Owner, Line>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn base(&self, spec: &WorkerSpec) -> Found {
+    /// `insists`: it has to be a zygote, so that one that ends for it may have been used a moment ago.
+    fn base(&self, spec: &WorkerSpec, insists: bool) -> Found {
         let now = Instant::now();
+        let owner = Owner::of(spec);
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
         let mut lines = self.lines();
-        let line = lines.entry(spec.breed.clone()).or_default();
-        look(
+        let ended = match make_room_for(&mut lines, &owner, now, limit, insists) {
+            Ok(ended) => ended,
+            Err(Full) => return Found::Crowded,
+        };
+        let line = lines.entry(owner.clone()).or_default();
+        line.last_used = Some(now);
+        let found = look(
             &mut line.base,
             |nest| nest.is_worn(now),
             |over| {
-                let (zygotes, breed, scripts): (_, Arc<Breed>, _) =
-                    (Weak::clone(&self.own), spec.breed.clone(), spec.scripts.clone());
+                let (zygotes, scripts) = (Weak::clone(&self.own), spec.scripts.clone());
                 tokio::spawn(async move {
                     let Some(zygotes) = zygotes.upgrade() else { return };
-                    let booted = zygotes.boot_base(&breed, &scripts).await;
-                    zygotes.set(&breed, None, booted);
+                    let booted = zygotes.boot_base(&owner.breed, &scripts).await;
+                    zygotes.set(&owner, None, booted);
                     drop(over);
                 });
             },
-        )
+        );
+        drop(lines);
+        drop(ended); // ends zygotes: outside of the lock
+        found
     }
 
     fn dependent(&self, spec: &WorkerSpec, base: &Arc<Nest>) -> Found {
         let now = Instant::now();
         let mut lines = self.lines();
-        let line = lines.entry(spec.breed.clone()).or_default();
+        let line = lines.entry(Owner::of(spec)).or_default();
         let tree = spec.tree.as_path();
         if !line.dependents.contains_key(tree) {
             make_room(&mut line.dependents);
@@ -436,7 +492,7 @@ impl Zygotes {
             tokio::spawn(async move {
                 let Some(zygotes) = zygotes.upgrade() else { return };
                 let booted = zygotes.boot_dependent(&spec, &base, wanted).await;
-                zygotes.set(&spec.breed, Some(spec.tree.as_path()), booted);
+                zygotes.set(&Owner::of(&spec), Some(spec.tree.as_path()), booted);
                 drop(over);
             });
         })
@@ -575,7 +631,7 @@ impl Zygotes {
     /// Notes that these packages of a tree are not loaded ahead.
     fn unfit(&self, spec: &WorkerSpec, packages: BTreeSet<String>, reason: &str) {
         let mut lines = self.lines();
-        let line = lines.get_mut(&spec.breed);
+        let line = lines.get_mut(&Owner::of(spec));
         let dependent = line.and_then(|line| line.dependents.get_mut(spec.tree.as_path()));
         tracing::debug!(target: NATIVE, json_packages = %json!(packages), reason, "Packages are not loaded ahead");
         if let Some(dependent) = dependent {
@@ -646,11 +702,26 @@ impl Zygotes {
     fn review(&self) {
         let limit = self.limit_bytes.load(Ordering::Relaxed);
         let nests = self.nests();
-        let held: Vec<Held> = nests.iter().map(|(_, tree, nest)| nest.held(tree.is_none())).collect();
+        let now = Instant::now();
+        // Bases that another tenant's could take the place of. Their trees' zygotes end before them.
+        let at_rest: Vec<Owner> = {
+            let lines = self.lines();
+            let newest = lines.values().filter_map(|line| line.last_used).max();
+            let may_end = |(owner, line): (&Owner, &Line)| {
+                let ends = line.last_used != newest
+                    && line.rests(now, IDLE_BEFORE_OTHERS)
+                    && line.nests().count() == 1;
+                ends.then(|| owner.clone())
+            };
+            lines.iter().filter_map(may_end).collect()
+        };
+        let stays = |owner: &Owner, tree: &Option<PathBuf>| tree.is_none() && !at_rest.contains(owner);
+        let held: Vec<Held> = nests.iter().map(|(owner, tree, nest)| nest.held(stays(owner, tree))).collect();
         let Cut { ended, cap } = sizing::cut(&held, limit);
-        for (index, (breed, tree, nest)) in nests.iter().enumerate() {
+        for (index, (owner, tree, nest)) in nests.iter().enumerate() {
             match tree {
-                Some(tree) if ended.contains(&index) => self.end_for_memory(breed, tree, nest, limit),
+                Some(tree) if ended.contains(&index) => self.end_for_memory(owner, tree, nest, limit),
+                None if ended.contains(&index) => self.end_at_rest(owner),
                 _ => nest.stock.cap(cap),
             }
         }
@@ -664,25 +735,37 @@ impl Zygotes {
     }
 
     /// All that serve, with the tree of each that is not a base.
-    fn nests(&self) -> Vec<(Arc<Breed>, Option<PathBuf>, Arc<Nest>)> {
+    fn nests(&self) -> Vec<(Owner, Option<PathBuf>, Arc<Nest>)> {
         let up = |slot: &Slot| match slot {
             Slot::Up(nest) => Some(Arc::clone(nest)),
             _ => None,
         };
         let mut nests = Vec::new();
-        for (breed, line) in &*self.lines() {
-            nests.extend(up(&line.base).map(|nest| (Arc::clone(breed), None, nest)));
+        for (owner, line) in &*self.lines() {
+            nests.extend(up(&line.base).map(|nest| (owner.clone(), None, nest)));
             nests.extend(line.dependents.iter().filter_map(|(tree, dependent)| {
-                Some((Arc::clone(breed), Some(tree.clone()), up(&dependent.slot)?))
+                Some((owner.clone(), Some(tree.clone()), up(&dependent.slot)?))
             }));
         }
         nests
     }
 
-    /// Ends a tree's zygote, unless a call has come to it meanwhile.
-    fn end_for_memory(&self, breed: &Arc<Breed>, tree: &Path, nest: &Arc<Nest>, limit: u64) {
+    /// Ends a base with all that it has, unless a call has come to it meanwhile.
+    fn end_at_rest(&self, owner: &Owner) {
         let mut lines = self.lines();
-        let dependent = lines.get_mut(breed).and_then(|line| line.dependents.get_mut(tree));
+        let rests = lines.get(owner).is_some_and(|line| line.rests(Instant::now(), IDLE_BEFORE_OTHERS));
+        let line = if rests { lines.remove(owner) } else { None };
+        drop(lines);
+        if line.is_some() {
+            self.ended.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(line); // outside of the lock
+    }
+
+    /// Ends a tree's zygote, unless a call has come to it meanwhile.
+    fn end_for_memory(&self, owner: &Owner, tree: &Path, nest: &Arc<Nest>, limit: u64) {
+        let mut lines = self.lines();
+        let dependent = lines.get_mut(owner).and_then(|line| line.dependents.get_mut(tree));
         let Some(dependent) = dependent else { return };
         let is_same = matches!(&dependent.slot, Slot::Up(found) if Arc::ptr_eq(found, nest));
         if !is_same || nest.stock.running() > 0 {
@@ -703,7 +786,8 @@ impl Zygotes {
     /// Nothing else ever runs in it. `None` where
     /// none of them can be loaded ahead.
     pub(super) async fn compile(&self, spec: &WorkerSpec) -> Result<Option<RunFolder>, String> {
-        let base = self.settled(true, || self.base(spec)).await.map_err(|none| none.into_error().reason)?;
+        let base =
+            self.settled(true, || self.base(spec, true)).await.map_err(|none| none.into_error().reason)?;
         base.touch();
         let mut packages = spec.packages.clone();
         for _ in 0..MAX_TRIES {
@@ -743,13 +827,13 @@ impl Zygotes {
         Ok(None)
     }
 
-    fn set(&self, breed: &Breed, tree: Option<&Path>, booted: Result<Arc<Nest>, NotUp>) {
+    fn set(&self, owner: &Owner, tree: Option<&Path>, booted: Result<Arc<Nest>, NotUp>) {
         let slot = match booted {
             Ok(nest) => Slot::Up(nest),
             Err(NotUp { reason, rest }) => Slot::Down { reason, until: Instant::now() + rest },
         };
         let mut lines = self.lines();
-        let Some(line) = lines.get_mut(breed) else { return };
+        let Some(line) = lines.get_mut(owner) else { return };
         let place = match tree {
             None => Some(&mut line.base),
             Some(tree) => line.dependents.get_mut(tree).map(|dependent| &mut dependent.slot),
@@ -858,6 +942,42 @@ fn look(slot: &mut Slot, outdated: impl Fn(&Nest) -> bool, boot: impl FnOnce(wat
         // Whoever holds it may go on using it.
         Slot::Up(nest) if nest.is_fit() => Found::Up(nest),
         _ => Found::Booting(over),
+    }
+}
+
+/// There is no room for the zygote of another tenant.
+struct Full;
+
+/// Has room for the zygotes of an owner where those of other tenants take it: gives what ends for them, which is to be dropped outside
+/// of the lock. What differs by more than the tenant is not counted.
+#[expect(clippy::mutable_key_type, reason = "a store is compared by its folder, which does not change")]
+fn make_room_for(
+    lines: &mut HashMap<Owner, Line>,
+    owner: &Owner,
+    now: Instant,
+    limit_bytes: u64,
+    insists: bool,
+) -> Result<Option<Line>, Full> {
+    if lines.contains_key(owner) {
+        return Ok(None);
+    }
+    let of_others = || lines.iter().filter(|(other, _)| other.breed == owner.breed);
+    let tenants = of_others().count();
+    let held =
+        lines.values().flat_map(Line::nests).fold(0, |sum: u64, nest| sum.saturating_add(nest.bytes()));
+    if tenants == 0 || (tenants < MAX_TENANTS && held < limit_bytes) {
+        return Ok(None);
+    }
+    let idle = if insists { Duration::ZERO } else { IDLE_BEFORE_OTHERS };
+    let oldest = of_others()
+        .filter(|(_, line)| line.rests(now, idle))
+        .min_by_key(|(_, line)| line.last_used)
+        .map(|(other, _)| other.clone());
+    match oldest {
+        Some(oldest) => Ok(lines.remove(&oldest)),
+        // Those that run calls are as many as calls may run at once.
+        None if insists => Ok(None),
+        None => Err(Full),
     }
 }
 

@@ -823,7 +823,10 @@ export interface ExecutorMetrics {
     /** Zygotes that ended because all together held more. Counter. */
     ended: number;
   };
-  /** Packages that calls load themselves, because a zygote cannot or must not, and why. Absent when the options are bad. */
+  /**
+   * Packages that calls load themselves, because a zygote cannot or must not, and why. A package that takes something at load that differs from
+   * call to call (random bytes, the time, its process id, its folders) is one of them. Absent when the options are bad.
+   */
   notPreloaded?: Array<{ packages: string[]; reason: string }>;
   /** Workers booted ahead of need. Gauges. Absent when the options are bad. */
   standby?: {

@@ -27,7 +27,7 @@ const SERVER_LIMIT_MS = 900_000;
 /** How often an attempt that fails outside is tried there. */
 const CONTROL_ROUNDS = 3;
 
-const FORKS = [22, 24].includes(Number.parseInt(process.versions.node, 10));
+const FORKS = [22, 24, 26].includes(Number.parseInt(process.versions.node, 10));
 const RUNGS = [...(FORKS ? ['zygote'] : []), 'standby', 'spawn'];
 const FULL = Boolean(process.env.NSE_TEST_FULL);
 const ROOT_USER = process.getuid?.() === 0;

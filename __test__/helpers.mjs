@@ -24,7 +24,7 @@ export const SURFACE = join(ROOT, 'index.js');
 export const LINUX = process.platform === 'linux';
 
 /** Ways to get a worker that the machine has: booted for the call, booted ahead of need, forked. */
-export const FORKS = LINUX && [22, 24].includes(Number.parseInt(process.versions.node, 10));
+export const FORKS = LINUX && [22, 24, 26].includes(Number.parseInt(process.versions.node, 10));
 export const RUNGS = ['spawn', 'standby', ...(FORKS ? ['zygote'] : [])];
 
 const require = createRequire(import.meta.url);

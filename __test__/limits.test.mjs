@@ -7,7 +7,7 @@ import { appears, gone, LINUX, newMarker, ownWorld, rejection, surface, tool } f
 before(ownWorld);
 after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
 
-const FORKS = LINUX && [22, 24].includes(Number.parseInt(process.versions.node, 10));
+const FORKS = LINUX && [22, 24, 26].includes(Number.parseInt(process.versions.node, 10));
 const RUNGS = ['spawn', 'standby', ...(FORKS ? ['zygote'] : [])];
 const options = { skip: !LINUX && 'the limits are the kernel’s of Linux', timeout: 120_000 };
 

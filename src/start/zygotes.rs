@@ -618,12 +618,16 @@ impl Zygotes {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let refusal = serde_json::from_str::<Refusal>(&refused).ok();
-            let (unfit, reason) = refusal.map_or((None, None), |refusal| (refusal.specifier, refusal.reason));
-            let Some(unfit) = unfit.filter(|name| packages.remove(name)) else {
+            let refusal = serde_json::from_str::<Refusal>(&refused).unwrap_or_default();
+            let known = packages.len();
+            for Unfit { specifier, reason } in refusal.unfit() {
+                if packages.remove(&specifier) {
+                    self.unfit(spec, BTreeSet::from([specifier]), reason.as_deref().unwrap_or(&refused));
+                }
+            }
+            if packages.len() == known {
                 return Err(NotUp::for_long(words_of(&refused)));
-            };
-            self.unfit(spec, BTreeSet::from([unfit]), reason.as_deref().unwrap_or(&refused));
+            }
         }
         Err(NotUp::for_long("too many of its packages cannot be loaded ahead".to_owned()))
     }
@@ -1019,13 +1023,35 @@ struct Module<'a> {
 }
 
 /// What it says when it will not.
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 struct Refusal {
     specifier: Option<String>,
     reason: Option<String>,
+    /// Packages that are not to be loaded ahead; the one above may be among them.
+    #[serde(default)]
+    unfit: Vec<Unfit>,
     /// It did what it was to do instead.
     #[serde(default)]
     compiled: bool,
+}
+
+/// A package that is not to be loaded ahead.
+#[derive(Deserialize, Debug, PartialEq)]
+struct Unfit {
+    specifier: String,
+    reason: Option<String>,
+}
+
+impl Refusal {
+    /// All that it names.
+    fn unfit(self) -> Vec<Unfit> {
+        let Self { specifier, reason, mut unfit, .. } = self;
+        if let Some(specifier) = specifier.filter(|named| unfit.iter().all(|other| other.specifier != *named))
+        {
+            unfit.push(Unfit { specifier, reason });
+        }
+        unfit
+    }
 }
 
 #[cfg(test)]
@@ -1053,5 +1079,17 @@ mod tests {
             rest(ZygoteError::Refused { reason: "an old Node".into(), shown: Vec::new() }),
             RETRY_AFTER
         );
+    }
+
+    #[test]
+    fn all_packages_that_a_refusal_names_are_unfit_each_once() {
+        let unfit = |json: &str| serde_json::from_str::<Refusal>(json).unwrap().unfit();
+        let named = |name: &str, reason: &str| Unfit { specifier: name.into(), reason: Some(reason.into()) };
+        assert_eq!(unfit(r#"{"reason":"r"}"#), []);
+        assert_eq!(unfit(r#"{"specifier":"a","kind":"require","reason":"r"}"#), [named("a", "r")]);
+        let both = r#"{"specifier":"a","reason":"r","unfit":[{"specifier":"a","reason":"r"},{"specifier":"b","reason":"s"}]}"#;
+        assert_eq!(unfit(both), [named("a", "r"), named("b", "s")]);
+        let other = r#"{"specifier":"c","reason":"t","unfit":[{"specifier":"a","reason":"r"}]}"#;
+        assert_eq!(unfit(other), [named("a", "r"), named("c", "t")]);
     }
 }

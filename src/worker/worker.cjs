@@ -535,8 +535,29 @@ function adopt({ env, cwd, tmpdir, filename }) {
     if (self.env[names[i]] !== wanted[names[i]]) self.env[names[i]] = wanted[names[i]];
   }
   if (self.cwd() !== cwd) self.chdir(cwd);
-  self.argv = [self.execPath, filename];
+  if (standIns === undefined) self.argv = [self.execPath, filename];
+  else {
+    standIns.argv[1] = filename;
+    self.argv = standIns.argv;
+    settleModule(standIns.parent, filename);
+    settleModule(standIns.main, filename);
+  }
   delete require.cache[__filename];
+}
+
+/** What packages that were loaded ahead have seen of the call: `{ argv, main, parent }`. The job gives them its places. */
+let standIns;
+
+function standIn(seen) {
+  standIns = seen;
+}
+
+function settleModule(module, filename) {
+  const folder = dirname(filename);
+  module.id = filename;
+  module.path = folder;
+  module.filename = filename;
+  module.paths = Module._nodeModulePaths(folder);
 }
 
 /**
@@ -622,9 +643,8 @@ function compileScript(job, code, cachedData) {
   const compiled = compileBody(job, code, cachedData, false);
   if (cachedData !== undefined && compiled.cachedDataRejected !== false) send(UNCACHED, '');
   const folder = dirname(filename);
-  const module = new Module(filename);
-  module.filename = filename;
-  module.paths = Module._nodeModulePaths(folder);
+  const module = standIns?.main ?? new Module(filename);
+  if (standIns === undefined) settleModule(module, filename);
   // `require.main` is what this names, as for any file that was started as a program.
   self.mainModule = module;
   const require = createRequire(filename);
@@ -1070,7 +1090,7 @@ function start(parsed, code, args, cachedData) {
   run(parsed, code, parse(args), cachedData);
 }
 
-module.exports = { place, rehearse, serve, serveJob };
+module.exports = { place, rehearse, serve, serveJob, standIn };
 
 if (isBooted) {
   // Windows has no descriptor 3 to pass on: there the channel is a named pipe.

@@ -17,11 +17,13 @@
 //   intend(status)    the status to end with once Node gets to its tear-down; leave(status) ends at once
 //   doom()            ends once Node has printed the error that nobody handles
 //   random()          a number in [0, 1); handles(): active handles of the event loop, unreferenced ones included
+//   watch()           notices what a package takes below JavaScript that differs from call to call; whether it sees all of that.
+//                     unwatch() ends it, drawn() tells what it was
+//   posted()          [tasks that V8 gave to threads, whether it should give none]; programs(): changes once a program has run
 //
 // A child inherits every state that this process is in. So nothing in here opens anything, starts a thread, or fills a
 // cache of random numbers: what was drawn before a fork is the same in all children.
 
-const crypto = require('node:crypto');
 const fs = require('node:fs');
 const Module = require('node:module');
 const os = require('node:os');
@@ -52,6 +54,7 @@ const EXIT_OF_THROWING_HANDLER = 7;
 const COMMON_BUILTINS = [
   'assert',
   'child_process',
+  'crypto',
   'dns',
   'events',
   'fs/promises',
@@ -95,9 +98,28 @@ const OWN_FLAGS = [
 const { apply } = Reflect;
 const { defineProperty } = Object;
 const builtinRandom = Math.random;
+/** The clock, whatever is made of `performance.now`. */
+const now = performance.now.bind(performance);
 const native = loadNative(process.argv[2]);
 
+/** The library's functions. Nobody else gets them: what Node keeps of them is emptied, and it hands them out once. */
 function loadNative(path) {
+  const given = preloaded() ?? opened(path);
+  const functions = { __proto__: null, ...given };
+  for (const name of Object.keys(given)) delete given[name];
+  return functions;
+}
+
+/** Where the library was preloaded, Node takes it for a module that is linked in. */
+function preloaded() {
+  try {
+    return process._linkedBinding('native_sandbox_zygote');
+  } catch {
+    return undefined;
+  }
+}
+
+function opened(path) {
   const module = { exports: {} };
   process.dlopen(module, path);
   if (path === LIBRARY_IN_MEMORY) fs.closeSync(LIBRARY_FD);
@@ -114,30 +136,20 @@ let inWorker = false;
 /** What a loaded module did that children must not share; reason for not loading it. */
 let taint;
 
-/** Until a child is a worker, no generator of V8 or Node is used: what a module draws at load comes from the kernel. */
+/**
+ * Until a child is a worker, V8's generator is not used: its numbers would be the same in all children. A module that draws when it is
+ * loaded is noticed. Crypto needs no such forwarder: the library answers for OpenSSL's generator.
+ */
 function forwardRandom() {
   // A module may keep this function, so it has to be right in a worker too.
-  const random = { random: () => (inWorker ? builtinRandom() : native.random()) }.random;
-  defineHidden(Math, 'random', random);
-
-  const { randomUUID, randomInt } = crypto;
-  crypto.randomUUID = (options) => randomUUID(inWorker ? options : { ...options, disableEntropyCache: true });
-  defineHidden(crypto.randomUUID, 'name', 'randomUUID');
-  crypto.randomInt = function (...args) {
-    if (!inWorker) taint = 'it draws from crypto.randomInt when it is loaded';
-    return apply(randomInt, this, args);
-  };
-  defineHidden(crypto.randomInt, 'name', 'randomInt');
-  const web = Object.getPrototypeOf(crypto.webcrypto);
-  const webRandomUUID = web.randomUUID;
-  const descriptor = Object.getOwnPropertyDescriptor(web, 'randomUUID');
-  const forward = {
-    randomUUID() {
-      return inWorker ? apply(webRandomUUID, this, []) : randomUUID({ disableEntropyCache: true });
+  const random = {
+    random() {
+      if (inWorker) return builtinRandom();
+      note('it draws from Math.random when it is loaded');
+      return native.random();
     },
-  };
-  defineProperty(web, 'randomUUID', { ...descriptor, value: forward.randomUUID });
-  Module.syncBuiltinESMExports();
+  }.random;
+  defineHidden(Math, 'random', random);
   return random;
 }
 
@@ -150,29 +162,189 @@ function seedRandom(forwarder, seed) {
 
 // ---- what differs from call to call -------------------------------------------------------------------------------------
 
+/** The module that is being loaded. */
+let loading;
+
+/** A module that takes what differs from call to call when it is loaded is loaded by each worker for itself. */
+function note(reason) {
+  if (loading !== undefined) taint ??= reason;
+}
+
+const noteRead = (what) => note(`it reads ${what} when it is loaded`);
+
 /** Variables that tell the folders of a call. */
 const PLACES = new Set(['HOME', 'PWD', 'TEMP', 'TMP', 'TMPDIR', 'USERPROFILE']);
+/** Those of them that each call has. */
+const CALL_PLACES = ['HOME', 'TEMP', 'TMP', 'TMPDIR'];
 
-/** A module that looks for the folders of its call when it is loaded is loaded by each worker for itself. */
-function watchPlaces() {
-  const { env, cwd } = process;
-  const { homedir, tmpdir } = os;
-  const note = (what) => {
-    if (loading !== undefined) taint ??= `it reads ${what} when it is loaded`;
+/** Functions whose result differs from call to call, by the object that has them. */
+const READERS = [
+  [process, 'cwd', 'the working folder'],
+  [process, 'hrtime', 'process.hrtime()'],
+  [process, 'cpuUsage', 'process.cpuUsage()'],
+  [process, 'threadCpuUsage', 'process.threadCpuUsage()'],
+  [process, 'memoryUsage', 'process.memoryUsage()'],
+  [process, 'resourceUsage', 'process.resourceUsage()'],
+  [process, 'availableMemory', 'process.availableMemory()'],
+  [os, 'homedir', 'the home folder'],
+  [os, 'tmpdir', 'the temp folder'],
+  [os, 'freemem', 'os.freemem()'],
+  [os, 'loadavg', 'os.loadavg()'],
+  [os, 'networkInterfaces', 'os.networkInterfaces()'],
+  [os, 'uptime', 'os.uptime()'],
+  [os, 'userInfo', 'os.userInfo()'],
+];
+/** Functions that read what changes, and tell what does not. */
+const CONSTANTS = [
+  [os, 'totalmem'],
+  [process, 'constrainedMemory'],
+];
+/** Node's inner modules by which the above can be got around. */
+const INNER_MODULES = new Set(['contextify', 'crypto', 'os', 'process_wrap', 'spawn_sync', 'v8']);
+
+/**
+ * Watches what a module reads while it is loaded. What it keeps of that must work in a worker as well; gives what puts
+ * everything back that the module has not changed.
+ */
+function watchReads() {
+  const undo = [];
+  const replace = (object, name, value) => {
+    const before = Object.getOwnPropertyDescriptor(object, name);
+    if (before === undefined) return;
+    defineProperty(object, name, { ...before, value });
+    undo.push(() => object[name] === value && defineProperty(object, name, before));
   };
-  const noting = (name, what, read) => {
-    const reader = () => {
-      note(what);
-      return read();
-    };
-    defineHidden(reader, 'name', name);
-    return reader;
+  for (const [object, name, what] of READERS) {
+    if (object[name] !== undefined)
+      replace(
+        object,
+        name,
+        noting(object[name], () => noteRead(what))
+      );
+  }
+  for (const [object, name] of CONSTANTS)
+    if (object[name] !== undefined) replace(object, name, unnoticed(object[name]));
+  replace(os, 'cpus', quietCpus(os.cpus));
+  replace(Date, 'now', quietForLodash(Date.now));
+  replace(process, 'env', watchedEnv(process.env));
+  replace(process, 'argv', watchedList(process.argv));
+  replace(process, 'binding', notingName(process.binding, INNER_MODULES));
+  const makesRealm = () => note('it makes a realm of its own (vm) when it is loaded');
+  for (const name of ['createContext', 'runInNewContext']) replace(vm, name, noting(vm[name], makesRealm));
+  replace(vm.Script.prototype, 'runInNewContext', noting(vm.Script.prototype.runInNewContext, makesRealm));
+  for (const name of ['pid', 'ppid']) undo.push(watchNumber(name));
+  const makesThread = () => note('it starts a thread when it is loaded');
+  process.on('worker', makesThread);
+  undo.push(() => process.off('worker', makesThread));
+  const { parent, main } = modules;
+  for (const [module, what] of [
+    [parent, 'module.parent'],
+    [main, 'require.main'],
+  ])
+    for (const name of ['id', 'path', 'filename']) undo.push(watchMember(module, name, what));
+  Module.syncBuiltinESMExports();
+  return () => {
+    for (const step of undo) step();
+    Module.syncBuiltinESMExports();
   };
-  // It stays: a module may keep it. What it forwards to is the variables of the worker then.
-  process.env = new Proxy(env, {
+}
+
+/** A function as `original`, members included, that calls `told` first. */
+function noting(original, told) {
+  return new Proxy(original, {
+    __proto__: null,
+    apply(target, self, args) {
+      if (loading !== undefined) told();
+      return apply(target, self, args);
+    },
+    get(target, name) {
+      const member = target[name];
+      // `hrtime.bigint`, `memoryUsage.rss`.
+      if (loading === undefined || typeof member !== 'function' || !Object.hasOwn(target, name)) return member;
+      return noting(member, told);
+    },
+  });
+}
+
+function notingName(original, names) {
+  return new Proxy(original, {
+    __proto__: null,
+    apply(target, self, args) {
+      if (names.has(String(args[0]))) noteRead(`process.binding('${args[0]}')`);
+      return apply(target, self, args);
+    },
+  });
+}
+
+function unnoticed(original) {
+  return new Proxy(original, {
+    __proto__: null,
+    apply(target, self, args) {
+      if (loading === undefined) return apply(target, self, args);
+      native.unwatch();
+      try {
+        return apply(target, self, args);
+      } finally {
+        native.watch();
+      }
+    },
+  });
+}
+
+/** lodash's files, in packages of one function too. It asks for the time to count its own calls, and keeps it for nothing else. */
+const LODASH_FRAME = /[\\/]node_modules[\\/]lodash[^\\/]*[\\/][^\\/]+$/;
+
+/** The clock, for which lodash's reads do not count: nearly every tree has it. The library sees all others. */
+function quietForLodash(original) {
+  const unseen = unnoticed(original);
+  return new Proxy(original, {
+    __proto__: null,
+    apply(target, self, args) {
+      if (loading === undefined) return apply(target, self, args);
+      return LODASH_FRAME.test(frame(2)) ? apply(unseen, self, args) : apply(target, self, args);
+    },
+  });
+}
+
+/** The frame so many calls above the caller of this, as text. */
+function frame(above) {
+  const { stackTraceLimit, prepareStackTrace } = Error;
+  Error.stackTraceLimit = above + 1;
+  Error.prepareStackTrace = undefined;
+  const text = String(new Error('where').stack).split('\n')[above + 1] ?? '';
+  Error.stackTraceLimit = stackTraceLimit;
+  Error.prepareStackTrace = prepareStackTrace;
+  return text;
+}
+
+/** `os.cpus()`: how many there are is for everybody to read, how busy they are is not. */
+function quietCpus(original) {
+  return new Proxy(unnoticed(original), {
+    __proto__: null,
+    apply(target, self, args) {
+      const cpus = apply(target, self, args);
+      if (loading === undefined) return cpus;
+      for (const cpu of cpus) {
+        for (const name of ['speed', 'times']) {
+          const value = cpu[name];
+          const get = () => {
+            noteRead(`os.cpus()[].${name}`);
+            return value;
+          };
+          defineProperty(cpu, name, { __proto__: null, get, enumerable: true, configurable: true });
+        }
+      }
+      return cpus;
+    },
+  });
+}
+
+/** It stays: a module may keep it. What it forwards to is the variables of the worker then. */
+function watchedEnv(env) {
+  return new Proxy(env, {
     __proto__: null,
     get(target, name) {
-      if (loading !== undefined && PLACES.has(name)) note(`the variable ${name}`);
+      if (PLACES.has(name)) noteRead(`the variable ${name}`);
       return target[name];
     },
     // Node wants to be given all attributes, which a proxy would not do by itself.
@@ -181,17 +353,79 @@ function watchPlaces() {
       return true;
     },
   });
-  process.cwd = noting('cwd', 'the working folder', cwd);
-  os.homedir = noting('homedir', 'the home folder', homedir);
-  os.tmpdir = noting('tmpdir', 'the temp folder', tmpdir);
-  Module.syncBuiltinESMExports();
-  return () => {
-    process.env = env;
-    process.cwd = cwd;
-    os.homedir = homedir;
-    os.tmpdir = tmpdir;
-    Module.syncBuiltinESMExports();
+}
+
+/**
+ * The arguments: which file is run differs from call to call. Looking for another argument, as many packages do, is no read of it.
+ */
+function watchedList(list) {
+  const searches = { __proto__: null };
+  for (const name of ['includes', 'indexOf', 'lastIndexOf']) {
+    searches[name] = function () {
+      return apply(list[name], this === watched ? list : this, arguments);
+    };
+    defineHidden(searches[name], 'name', name);
+  }
+  const watched = new Proxy(list, {
+    __proto__: null,
+    get(target, name) {
+      if (loading === undefined) return target[name];
+      if (name === '1') noteRead('process.argv[1]');
+      return searches[name] ?? target[name];
+    },
+  });
+  return watched;
+}
+
+/** `process.pid` and `ppid`. */
+function watchNumber(name) {
+  const before = Object.getOwnPropertyDescriptor(process, name);
+  const get = () => {
+    noteRead(`process.${name}`);
+    return before.get === undefined ? before.value : apply(before.get, process, []);
   };
+  const { enumerable, configurable } = before;
+  const set = before.set ?? ((value) => defineProperty(process, name, { ...before, value }));
+  defineProperty(process, name, { __proto__: null, get, set, enumerable, configurable });
+  return () => Object.getOwnPropertyDescriptor(process, name).get === get && defineProperty(process, name, before);
+}
+
+/** A frame below which Node itself is at work. */
+const INNER_FRAME = /^ +at (?:.* \()?node:internal\//;
+
+/** A member of a module that stands for one of the call; Node itself reads them to find other modules. */
+function watchMember(module, name, what) {
+  let value = module[name];
+  const get = () => {
+    if (!INNER_FRAME.test(frame(2))) noteRead(`${what}.${name}`);
+    return value;
+  };
+  const set = (assigned) => {
+    value = assigned;
+  };
+  defineProperty(module, name, { __proto__: null, get, set, enumerable: true, configurable: true });
+  return () => defineProperty(module, name, { value, writable: true, enumerable: true, configurable: true });
+}
+
+/** Modules of the call that packages see when they are loaded; the job gives them its places. */
+let modules;
+
+/** Has packages see, when they are loaded, what a function sees: its arguments, its main module, and nothing of this file. */
+function seeAsFunctions(folder) {
+  const filename = join(folder, 'index.cjs');
+  const stand = (id) => {
+    const module = new Module(id);
+    module.filename = filename;
+    module.paths = Module._nodeModulePaths(folder);
+    return module;
+  };
+  modules = { main: stand(filename), parent: stand(filename) };
+  process.mainModule = modules.main;
+  const argv = [process.execPath, filename];
+  process.argv = argv;
+  delete require.cache[__filename];
+  for (const key of Object.keys(require.cache)) if (require.cache[key]?.exports === worker) delete require.cache[key];
+  worker.standIn({ ...modules, argv });
 }
 
 // ---- clocks -------------------------------------------------------------------------------------------------------------
@@ -207,6 +441,7 @@ function rebaseableClock() {
   let baseSeconds = 0;
   const rebased = {
     now() {
+      if (loading !== undefined) noteRead('performance.now()');
       return apply(now, this, []) - baseMs;
     },
     mark(name, options = undefined) {
@@ -234,11 +469,17 @@ function rebaseableClock() {
       ? { value: undefined }
       : {
           get() {
+            if (loading !== undefined) noteRead('performance.timeOrigin');
             return originMs ?? apply(timeOrigin.get, this, []);
           },
         }),
   });
-  process.uptime = { uptime: () => uptime() - baseSeconds }.uptime;
+  process.uptime = {
+    uptime() {
+      if (loading !== undefined) noteRead('process.uptime()');
+      return uptime() - baseSeconds;
+    },
+  }.uptime;
   return () => {
     baseMs = apply(now, performance, []);
     originMs = Date.now();
@@ -247,8 +488,6 @@ function rebaseableClock() {
 }
 
 // ---- the end of a child -------------------------------------------------------------------------------------------------
-
-let loading;
 
 /** Puts `_exit` in front of Node's tear-down, which joins threads that a child does not have; see zygote/src/exit.rs. */
 function guardExit() {
@@ -331,7 +570,6 @@ function beginWork(child) {
   seedRandom(forwarder, child.seed);
   startClock();
   delete require.cache[__filename];
-  process.execArgv = process.execArgv.filter((flag) => !OWN_FLAGS.includes(flag));
 }
 
 /** In a scout: goes the way of a job up to its end, and reports what that took. */
@@ -346,30 +584,46 @@ async function explore(fd) {
 /** In a new zygote: loads the modules it was asked for, or refuses. */
 async function prepare(child) {
   becomeChild(child);
-  const began = performance.now();
-  const { cwd, env, modules, limitMs = LOAD_LIMIT_MS, compileCache, compiles } = JSON.parse(child.payload);
+  const began = now();
+  const request = JSON.parse(child.payload);
+  const { cwd, env, compileCache, compiles } = request;
   process.chdir(cwd);
   for (const name of Object.keys(process.env)) delete process.env[name];
   Object.assign(process.env, env);
-  const loaded = [];
-  const skipped = [];
-  const load = loaderIn(cwd);
+  // A module that lists the variables is to find those that each call has.
+  for (const name of CALL_PLACES) process.env[name] = cwd;
+  seeAsFunctions(cwd);
   await fillThreadPool();
   v8.setFlagsFromString('--no-lazy');
   // After the flags, which are part of what names a cache.
   const letGo = useCompileCache(compileCache);
-  for (const wanted of modules) {
-    const { specifier, kind } = wanted;
-    const report = await loadOne(() => load(specifier, kind), wanted, limitMs);
-    if (report.off !== undefined) native.refuse(CONTROL_FD, JSON.stringify({ specifier, kind, reason: report.off }));
-    if (report.reason === undefined) {
-      loaded.push({ specifier, kind, ms: report.ms });
-      if (kind === 'require') worker.place(specifier, load.resolve(specifier));
-    } else skipped.push({ specifier, kind, reason: report.reason });
-  }
+  const { loaded, skipped, unfit } = await loadAll(loaderIn(cwd), request);
   letGo();
+  for (const name of CALL_PLACES) delete process.env[name];
+  Object.assign(process.env, env);
+  // What is only compiled may take what it likes.
   if (compiles) return native.refuse(CONTROL_FD, JSON.stringify({ compiled: fs.existsSync(compileCache) }));
-  wait({ loaded, skipped, ms: Math.round(performance.now() - began) });
+  if (unfit.length > 0) return native.refuse(CONTROL_FD, JSON.stringify({ ...unfit[0], unfit }));
+  wait({ loaded, skipped, ms: Math.round(now() - began) });
+}
+
+/** Loads all modules, one after the other. Those that are `unfit` are told together: each start anew costs as much as all of them. */
+async function loadAll(load, { modules: all, limitMs = LOAD_LIMIT_MS, compiles }) {
+  const loaded = [];
+  const skipped = [];
+  const unfit = [];
+  for (const wanted of all) {
+    const { specifier, kind } = wanted;
+    const { off, taken, reason, ms } = await loadOne(() => load(specifier, kind), wanted, limitMs);
+    if (off !== undefined) native.refuse(CONTROL_FD, JSON.stringify({ specifier, kind, reason: off, unfit }));
+    if (taken !== undefined && !compiles) unfit.push({ specifier, kind, reason: taken });
+    else if (reason !== undefined) skipped.push({ specifier, kind, reason });
+    else {
+      loaded.push({ specifier, kind, ms });
+      if (kind === 'require') worker.place(specifier, load.resolve(specifier));
+    }
+  }
+  return { loaded, skipped, unfit };
 }
 
 /**
@@ -394,11 +648,10 @@ async function fillThreadPool() {
 
 /** What loads a module as a file in `folder` would. */
 function loaderIn(folder) {
-  const filename = join(folder, 'preload.cjs');
-  const require = Module.createRequire(filename);
+  const filename = join(folder, 'index.cjs');
   const importFrom = importerOf(filename);
-  const load = (specifier, kind) => (kind === 'import' ? importFrom(specifier) : require(specifier));
-  load.resolve = require.resolve;
+  const load = (specifier, kind) => (kind === 'import' ? importFrom(specifier) : modules.parent.require(specifier));
+  load.resolve = Module.createRequire(filename).resolve;
   return load;
 }
 
@@ -409,27 +662,35 @@ function importerOf(filename) {
   });
 }
 
-/** Loads one module and looks at what that did: `off` says that children must not inherit it. */
+/**
+ * Loads one module and looks at what that did: `off` says that no child must inherit it, `taken` that it took what differs from
+ * call to call.
+ */
 async function loadOne(load, wanted, limitMs) {
   await settle();
   const before = look();
   const unwatch = watchOutput();
-  const unwatchPlaces = watchPlaces();
+  const unwatchReads = watchReads();
+  taint = undefined;
+  native.drawn();
   loading = wanted;
-  const began = performance.now();
+  const began = now();
+  const seesAll = native.watch();
   let reason;
   try {
     await load();
   } catch (error) {
     reason = `it does not load: ${String(error?.message ?? error).slice(0, 500)}`;
   }
-  const ms = Math.round(performance.now() - began);
+  const ms = Math.round(now() - began);
   await settle();
+  native.unwatch();
   loading = undefined;
-  unwatchPlaces();
+  unwatchReads();
   const output = unwatch();
   const off = difference(before, look()) ?? output ?? (ms > limitMs ? `it takes ${ms} ms to load` : undefined);
-  return { off, reason, ms };
+  const blind = seesAll ? undefined : 'what it draws at load cannot be noticed here';
+  return { off, reason, ms, taken: taint ?? native.drawn() ?? blind };
 }
 
 async function settle() {
@@ -446,11 +707,12 @@ function look() {
     cwd: process.cwd(),
     environment: JSON.stringify(process.env),
     random: Math.random,
+    programs: native.programs(),
+    realms: v8.getHeapStatistics().number_of_native_contexts,
   };
 }
 
 function difference(before, after) {
-  if (taint !== undefined) return taint;
   if (after.threads > before.threads) return `it starts ${after.threads - before.threads} threads`;
   if (after.descriptors > before.descriptors) return 'it leaves a file or socket open';
   if (after.handles > before.handles) return 'it leaves a handle or timer active';
@@ -458,6 +720,8 @@ function difference(before, after) {
   if (after.cwd !== before.cwd) return 'it changes the working folder';
   if (after.environment !== before.environment) return 'it changes the environment';
   if (after.random !== before.random) return 'it replaces Math.random';
+  if (after.programs !== before.programs) return 'it runs a program when it is loaded';
+  if (after.realms > before.realms) return 'it makes a realm of its own when it is loaded';
   return undefined;
 }
 
@@ -554,6 +818,8 @@ function trial() {
   if (last[GARBAGE_ELEMENTS - 1] !== GARBAGE_ARRAYS - 1) throw new Error('a forked child computes wrongly');
   const countdown = new WebAssembly.Instance(new WebAssembly.Module(new Uint8Array(COUNTDOWN)));
   countdown.exports.f(HOT_ROUNDS);
+  const [posted, isThreadless] = native.posted();
+  if (isThreadless && posted > 0) throw new Error(`V8 gave ${posted} tasks to threads that a forked child lacks`);
 }
 
 /** Loads what is costly to load in a child. */
@@ -562,6 +828,8 @@ async function boot() {
   if (Number.parseInt(process.versions.node, 10) < OLDEST_NODE) {
     throw new Error(`Node ${OLDEST_NODE} or newer is needed for forked processes, this is ${process.version}`);
   }
+  // Those of this file are no tool's to see.
+  process.execArgv = process.execArgv.filter((flag) => !OWN_FLAGS.includes(flag));
   for (const name of COMMON_BUILTINS) require(`node:${name}`);
   // Node 20 warns, once, of the loader that workers give to the code they compile; a tool's output is no place for it.
   const { emitWarning } = process;
@@ -576,6 +844,8 @@ async function boot() {
   vm.runInNewContext('0');
   for (let i = 0; i < REHEARSALS; i++) await worker.rehearse();
   if (native.tryFork(trial)) return;
+  const [posted, isThreadless] = native.posted();
+  if (isThreadless && posted > 0) throw new Error(`V8 gave ${posted} tasks to threads that a forked child lacks`);
   guardExit();
   wait({});
 }

@@ -20,10 +20,16 @@ mod memory;
 mod napi;
 #[cfg(target_os = "linux")]
 mod placement;
+#[cfg(all(target_os = "linux", not(test)))]
+mod platform;
 #[cfg(target_os = "linux")]
 mod prefault;
+#[cfg(all(target_os = "linux", not(test)))]
+mod preload;
 #[cfg(target_os = "linux")]
 mod proc;
+#[cfg(target_os = "linux")]
+mod reads;
 #[cfg(target_os = "linux")]
 mod serve;
 #[cfg(target_os = "linux")]

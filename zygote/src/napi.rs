@@ -1,7 +1,7 @@
 //! What JavaScript sees of this library, on the few functions of N-API that it takes.
 //!
-//! `serve(fd, ready)`, `tryFork(trial)`, `scout()`, `report(fd)`, `refuse(fd, why)`, `intend(status)`, `doom()`, `leave(status)`, `random()`, `handles()`; what they are
-//! for stands with `zygote.cjs`, their only caller.
+//! `serve(fd, ready)`, `tryFork(trial)`, `scout()`, `report(fd)`, `refuse(fd, why)`, `intend(status)`, `doom()`, `leave(status)`, `random()`, `handles()`,
+//! `watch()`, `unwatch()`, `drawn()`, `posted()`, `programs()`; what they are for stands with `zygote.cjs`, their only caller.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -11,13 +11,15 @@ use std::{
 
 use crate::{
     exit::{self, AtExit},
+    platform, reads,
     serve::{self, Refusal, Role, Scouted},
     sys,
     wire::MAX_PAYLOAD_BYTES,
 };
 
 pub(crate) type Env = *mut c_void;
-type Value = *mut c_void;
+pub(crate) type Value = *mut c_void;
+pub(crate) type Register = unsafe extern "C" fn(Env, Value) -> Value;
 type Function = unsafe extern "C" fn(Env, *mut c_void) -> Value;
 
 // Node's own (node_api.h, uv.h). All give 0 for success.
@@ -341,10 +343,49 @@ unsafe extern "C" fn handles(env: Env, info: *mut c_void) -> Value {
     call.double(f64::from(sum))
 }
 
-/// What Node looks for when it loads the library.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn napi_register_module_v1(env: Env, exports: Value) -> Value {
-    let functions: [(&CStr, Function); 10] = [
+/// `watch()`: notices from now on what is drawn, see `reads.rs`. Gives whether all of it is seen.
+unsafe extern "C" fn watch(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    call.boolean(reads::watch() && platform::sees_clock())
+}
+
+/// `unwatch()`: no longer.
+unsafe extern "C" fn unwatch(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    reads::unwatch();
+    call.undefined()
+}
+
+/// `drawn()`: what was, in words, `undefined` for nothing; begins anew.
+unsafe extern "C" fn drawn(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    reads::take().map_or_else(|| call.undefined(), |text| call.string(text.as_bytes()))
+}
+
+/// `posted()`: how many tasks V8 gave to worker threads; whether it should give any: `[count, isThreadless]`.
+unsafe extern "C" fn posted(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    let count = u32::try_from(platform::posted()).unwrap_or(u32::MAX);
+    call.list([call.double(f64::from(count)), call.boolean(platform::is_threadless())])
+}
+
+/// `programs()`: a number that differs once a program has run and ended below this process.
+unsafe extern "C" fn programs(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    call.double(sys::faults_of_children())
+}
+
+/// Puts the functions into an object.
+///
+/// # Safety
+/// With what N-API gives to who registers a module.
+pub(crate) unsafe fn fill(env: Env, exports: Value) -> Value {
+    let functions: [(&CStr, Function); 15] = [
         (c"serve", serve),
         (c"tryFork", try_fork),
         (c"scout", scout),
@@ -355,6 +396,11 @@ unsafe extern "C" fn napi_register_module_v1(env: Env, exports: Value) -> Value 
         (c"leave", leave),
         (c"random", random),
         (c"handles", handles),
+        (c"watch", watch),
+        (c"unwatch", unwatch),
+        (c"drawn", drawn),
+        (c"posted", posted),
+        (c"programs", programs),
     ];
     for (name, function) in functions {
         let mut value = ptr::null_mut();

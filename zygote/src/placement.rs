@@ -78,18 +78,6 @@ pub(crate) unsafe extern "C" fn mmap64(
     unsafe { map(hint, length, protection, flags, fd, offset) }
 }
 
-/// What a tool starts is not to load this library.
-#[cfg(not(test))]
-extern "C" fn forget_preload() {
-    // SAFETY: before `main`: there is no other thread.
-    unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
-}
-
-#[cfg(not(test))]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static FORGET_PRELOAD: extern "C" fn() = forget_preload;
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -349,3 +349,14 @@ pub(crate) fn errno() -> c_int {
     // SAFETY: always a valid pointer in the calling thread.
     unsafe { *libc::__errno_location() }
 }
+
+/// Page faults of the children that have ended, each of which has some.
+pub(crate) fn faults_of_children() -> f64 {
+    // SAFETY: fills the local.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    f64::from(u32::try_from(usage.ru_minflt).unwrap_or(u32::MAX))
+}

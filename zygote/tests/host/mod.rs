@@ -157,6 +157,7 @@ impl Zygote {
         let theirs_fd = theirs.as_raw_fd();
         #[expect(clippy::disallowed_methods, reason = "the test is the zygote's launcher")]
         let mut command = Command::new(node);
+        command.env("LD_PRELOAD", library());
         command
             .args(flags)
             .arg(file("../src/worker/zygote.cjs"))

@@ -1,0 +1,563 @@
+//! Notices what a package takes from the system while it is loaded, and every call would then have alike: random bytes and the time.
+//!
+//! JavaScript's own doors are watched by `zygote.cjs`. Here are those below them, which see copies of functions, other realms and
+//! native addons too: OpenSSL's generator (all of `node:crypto` and Web Crypto), V8's clock (`platform.rs`), and the functions of
+//! the C library by which addons draw. Loaded by `LD_PRELOAD`, this library answers for these; they forward, and while no
+//! package is being loaded, that is all they do.
+
+use std::{
+    ffi::{CStr, c_int, c_long, c_uint, c_void},
+    mem,
+    sync::atomic::{
+        AtomicBool, AtomicU32, AtomicUsize,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+/// Ways to take what differs from call to call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Door {
+    /// OpenSSL's generator.
+    Crypto = 1,
+    /// The system's generator.
+    System,
+    /// A device or a file of random bytes.
+    Device,
+    /// What `/proc` says about processes and load.
+    Proc,
+    /// The time of day.
+    Clock,
+}
+
+impl Door {
+    const ALL: [Self; 5] = [Self::Crypto, Self::System, Self::Device, Self::Proc, Self::Clock];
+
+    fn says(self) -> &'static str {
+        match self {
+            Self::Crypto => "it draws random bytes (crypto) when it is loaded",
+            Self::System => "it draws random bytes from the system when it is loaded",
+            Self::Device => "it reads random bytes from a file when it is loaded",
+            Self::Proc => "it reads about processes in /proc when it is loaded",
+            Self::Clock => "it reads the time of day when it is loaded",
+        }
+    }
+}
+
+static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+/// The first door that was used, 0 for none; and from where.
+static DOOR: AtomicU32 = AtomicU32::new(0);
+static CALLER: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes that a door was used; `caller` is an address in who did it, 0 for Node.
+pub(crate) fn note(door: Door, caller: usize) {
+    if IS_WATCHING.load(Relaxed) && DOOR.compare_exchange(0, door as u32, Acquire, Relaxed).is_ok() {
+        CALLER.store(caller, Release);
+    }
+}
+
+/// Begins to watch, or goes on. Gives whether every door is seen.
+pub(crate) fn watch() -> bool {
+    IS_WATCHING.store(true, Relaxed);
+    openssl::watch() && is_first()
+}
+
+/// Whether the process comes here for these functions: not where this library could not be preloaded.
+#[cfg(not(test))]
+fn is_first() -> bool {
+    // SAFETY: reads the name.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getrandom".as_ptr()) };
+    std::ptr::eq(found, exports::getrandom as *const c_void)
+}
+
+#[cfg(test)]
+fn is_first() -> bool {
+    false
+}
+
+/// Stops watching.
+pub(crate) fn unwatch() {
+    IS_WATCHING.store(false, Relaxed);
+    openssl::unwatch();
+}
+
+/// What was done since the last time this was asked, in words.
+pub(crate) fn take() -> Option<String> {
+    let number = DOOR.load(Acquire);
+    let door = Door::ALL.into_iter().find(|door| *door as u32 == number)?;
+    let caller = CALLER.swap(0, Relaxed);
+    DOOR.store(0, Release);
+    let object = object_of(caller);
+    Some(object.map_or_else(|| door.says().to_owned(), |object| format!("{} ({object})", door.says())))
+}
+
+/// The name of the program or library that an address is in.
+fn object_of(address: usize) -> Option<String> {
+    if address == 0 {
+        return None;
+    }
+    // SAFETY: fills the local; the name it points to belongs to the dynamic linker.
+    unsafe {
+        let mut info: libc::Dl_info = mem::zeroed();
+        if libc::dladdr(address as *const c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        let path = CStr::from_ptr(info.dli_fname).to_string_lossy();
+        path.rsplit('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
+    }
+}
+
+/// Whether an address is in Node itself: its own doors are watched above.
+fn is_nodes(address: usize) -> bool {
+    // SAFETY: fills the locals; `getauxval` gives the address of the program's header table.
+    unsafe {
+        let (mut info, mut program): (libc::Dl_info, libc::Dl_info) = (mem::zeroed(), mem::zeroed());
+        let entry = libc::getauxval(libc::AT_PHDR);
+        libc::dladdr(address as *const c_void, &raw mut info) != 0
+            && libc::dladdr(
+                std::ptr::with_exposed_provenance(usize::try_from(entry).unwrap_or(0)),
+                &raw mut program,
+            ) != 0
+            && info.dli_fbase == program.dli_fbase
+    }
+}
+
+/// The next definition of a function, behind this library's; found once, kept in `known`.
+fn next(name: &CStr, known: &AtomicUsize) -> usize {
+    match known.load(Relaxed) {
+        0 => {
+            // SAFETY: reads the name.
+            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+            known.store(found, Relaxed);
+            found
+        }
+        found => found,
+    }
+}
+
+/// OpenSSL's generator, as Node has it: its functions are in the program's dynamic symbol table.
+mod openssl {
+    use super::{AtomicBool, CStr, Door, Relaxed, c_int, c_long, c_void, mem, note};
+
+    /// `RAND_METHOD`.
+    #[repr(C)]
+    struct Method {
+        seed: Option<unsafe extern "C" fn(*const c_void, c_int) -> c_int>,
+        bytes: Option<unsafe extern "C" fn(*mut u8, c_int) -> c_int>,
+        cleanup: Option<unsafe extern "C" fn()>,
+        add: Option<unsafe extern "C" fn(*const c_void, c_int, f64) -> c_int>,
+        pseudorand: Option<unsafe extern "C" fn(*mut u8, c_int) -> c_int>,
+        status: Option<unsafe extern "C" fn() -> c_int>,
+    }
+
+    static COUNTING: Method = Method {
+        seed: None,
+        bytes: Some(bytes),
+        cleanup: None,
+        add: None,
+        pseudorand: Some(bytes),
+        status: Some(status),
+    };
+
+    static IS_SET: AtomicBool = AtomicBool::new(false);
+
+    type Set = unsafe extern "C" fn(*const c_void) -> c_int;
+
+    /// `RAND_set_rand_method`; none where Node does not show it.
+    fn setter() -> Option<Set> {
+        let name: &CStr = c"RAND_set_rand_method";
+        // SAFETY: reads the name; the type is that of this function in OpenSSL 1.1 and 3.
+        unsafe {
+            let found = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+            (!found.is_null()).then(|| mem::transmute::<*mut c_void, Set>(found))
+        }
+    }
+
+    pub(super) fn watch() -> bool {
+        let Some(set) = setter() else { return false };
+        if !IS_SET.swap(true, Relaxed) {
+            // SAFETY: the method is a static; OpenSSL asks for it at each draw.
+            unsafe { set((&raw const COUNTING).cast()) };
+        }
+        true
+    }
+
+    pub(super) fn unwatch() {
+        if IS_SET.swap(false, Relaxed)
+            && let Some(set) = setter()
+        {
+            // SAFETY: null means OpenSSL's own.
+            unsafe { set(std::ptr::null()) };
+        }
+    }
+
+    /// Of the kernel, so that nothing of OpenSSL's own generator is used.
+    unsafe extern "C" fn bytes(at: *mut u8, count: c_int) -> c_int {
+        note(Door::Crypto, 0);
+        let count = usize::try_from(count).unwrap_or(0);
+        let mut filled = 0;
+        while filled < count {
+            // SAFETY: the caller has room for `count` bytes.
+            let got =
+                unsafe { libc::syscall(libc::SYS_getrandom, at.add(filled), count - filled, 0 as c_long) };
+            match usize::try_from(got) {
+                Ok(got) => filled += got,
+                Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return 0,
+            }
+        }
+        1
+    }
+
+    unsafe extern "C" fn status() -> c_int {
+        1
+    }
+}
+
+/// Looks at a descriptor that was just opened.
+fn note_opened(fd: c_int, caller: usize) {
+    const MEMORY_DEVICES: c_uint = 1;
+    const RANDOM: [c_uint; 2] = [8, 9];
+    if fd < 0 || !IS_WATCHING.load(Relaxed) {
+        return;
+    }
+    // SAFETY: fill locals, and write no more than the path's size.
+    unsafe {
+        // The caller may look at what `open` left in there.
+        let errno = *libc::__errno_location();
+        let mut stat: libc::stat = mem::zeroed();
+        if libc::fstat(fd, &raw mut stat) == 0 {
+            let (major, minor) = (libc::major(stat.st_rdev), libc::minor(stat.st_rdev));
+            let is_device = stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
+            if is_device && major == MEMORY_DEVICES && RANDOM.contains(&minor) {
+                note(Door::Device, caller);
+            }
+            let mut system: libc::statfs = mem::zeroed();
+            if libc::fstatfs(fd, &raw mut system) == 0 && system.f_type == libc::PROC_SUPER_MAGIC {
+                let mut path = [0_u8; 128];
+                let link = format!("/proc/self/fd/{fd}\0");
+                let length = libc::readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), path.len());
+                let told = path.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default();
+                if let Some(door) = door_in_proc(told) {
+                    note(door, caller);
+                }
+            }
+        }
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// What a file of `/proc` is, that says something else in each process or at each time.
+fn door_in_proc(path: &[u8]) -> Option<Door> {
+    const CHANGING: [&[u8]; 8] =
+        [b"uptime", b"loadavg", b"stat", b"meminfo", b"vmstat", b"diskstats", b"interrupts", b"net/"];
+    // Where a link cannot be read, or leads elsewhere, the worst is assumed.
+    let Some(name) = path.strip_prefix(b"/proc/") else { return Some(Door::Proc) };
+    if name.starts_with(b"sys/kernel/random/") {
+        return Some(Door::Device);
+    }
+    // Those of a zygote are its workers' too.
+    let is_of_mounts = name.ends_with(b"/mountinfo") || name.ends_with(b"/mounts");
+    let is_process = name.first().is_some_and(u8::is_ascii_digit) && !is_of_mounts;
+    (is_process || CHANGING.iter().any(|file| name.starts_with(file))).then_some(Door::Proc)
+}
+
+// ---- functions of the C library -----------------------------------------------------------------------------------------
+
+/// Those that this library answers for. Each passes the address that it was called from on to a function of [`answers`], as one more
+/// argument; a variadic one is called like one with all its arguments.
+#[cfg(not(test))]
+mod exports {
+    use super::answers;
+
+    macro_rules! answer {
+        ($name:ident, $x86:literal, $arm:literal) => {
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub(super) unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym answers::$name);
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym answers::$name);
+            }
+        };
+    }
+
+    // Behind how many arguments the address goes.
+    answer!(getrandom, "rcx", "x3");
+    answer!(getentropy, "rdx", "x2");
+    answer!(arc4random, "rdi", "x0");
+    answer!(arc4random_buf, "rdx", "x2");
+    answer!(arc4random_uniform, "rsi", "x1");
+    answer!(open, "rcx", "x3");
+    answer!(open64, "rcx", "x3");
+    answer!(openat, "r8", "x4");
+    answer!(openat64, "r8", "x4");
+    answer!(fopen, "rdx", "x2");
+    answer!(fopen64, "rdx", "x2");
+    answer!(time, "rsi", "x1");
+    answer!(gettimeofday, "rdx", "x2");
+    answer!(clock_gettime, "rdx", "x2");
+}
+
+#[cfg(not(test))]
+mod answers {
+    use std::ffi::c_char;
+
+    use super::{
+        AtomicUsize, Door, IS_WATCHING, Relaxed, c_int, c_long, c_uint, c_void, is_nodes, mem, next, note,
+        note_opened,
+    };
+
+    /// Calls the next definition of a function, of this type.
+    macro_rules! forward {
+        ($name:literal, fn($($type:ty),*) -> $result:ty, $($argument:expr),*) => {{
+            static KNOWN: AtomicUsize = AtomicUsize::new(0);
+            // SAFETY: the C library's function of that name, with what it would have been called with.
+            unsafe {
+                let function = mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> $result>(next($name, &KNOWN));
+                function($($argument),*)
+            }
+        }};
+    }
+
+    pub(super) unsafe extern "C" fn getrandom(
+        at: *mut c_void,
+        count: usize,
+        flags: c_uint,
+        caller: usize,
+    ) -> isize {
+        note(Door::System, caller);
+        forward!(c"getrandom", fn(*mut c_void, usize, c_uint) -> isize, at, count, flags)
+    }
+
+    pub(super) unsafe extern "C" fn getentropy(at: *mut c_void, count: usize, caller: usize) -> c_int {
+        note(Door::System, caller);
+        forward!(c"getentropy", fn(*mut c_void, usize) -> c_int, at, count)
+    }
+
+    // Older C libraries lack these three; who asks for them by name finds these, so they do the work themselves.
+
+    pub(super) unsafe extern "C" fn arc4random(caller: usize) -> u32 {
+        note(Door::System, caller);
+        number()
+    }
+
+    pub(super) unsafe extern "C" fn arc4random_buf(at: *mut u8, count: usize, caller: usize) {
+        note(Door::System, caller);
+        // SAFETY: the caller has room for `count` bytes.
+        fill(unsafe { std::slice::from_raw_parts_mut(at, count) });
+    }
+
+    pub(super) unsafe extern "C" fn arc4random_uniform(bound: u32, caller: usize) -> u32 {
+        note(Door::System, caller);
+        if bound < 2 {
+            return 0;
+        }
+        // What is below would make some numbers likelier than others.
+        let least = bound.wrapping_neg() % bound;
+        loop {
+            let drawn = number();
+            if drawn >= least {
+                return drawn % bound;
+            }
+        }
+    }
+
+    fn number() -> u32 {
+        let mut bytes = [0; 4];
+        fill(&mut bytes);
+        u32::from_ne_bytes(bytes)
+    }
+
+    /// From the kernel, which does not fail once it has begun to give any.
+    fn fill(bytes: &mut [u8]) {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let rest = &mut bytes[filled..];
+            let got = forward!(
+                c"getrandom",
+                fn(*mut c_void, usize, c_uint) -> isize,
+                rest.as_mut_ptr().cast(),
+                rest.len(),
+                0
+            );
+            filled += usize::try_from(got).unwrap_or(0);
+        }
+    }
+
+    pub(super) unsafe extern "C" fn open(
+        path: *const c_char,
+        flags: c_int,
+        mode: c_uint,
+        caller: usize,
+    ) -> c_int {
+        let fd = forward!(c"open", fn(*const c_char, c_int, c_uint) -> c_int, path, flags, mode);
+        note_opened(fd, caller);
+        fd
+    }
+
+    pub(super) unsafe extern "C" fn open64(
+        path: *const c_char,
+        flags: c_int,
+        mode: c_uint,
+        caller: usize,
+    ) -> c_int {
+        let fd = forward!(c"open64", fn(*const c_char, c_int, c_uint) -> c_int, path, flags, mode);
+        note_opened(fd, caller);
+        fd
+    }
+
+    pub(super) unsafe extern "C" fn openat(
+        folder: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mode: c_uint,
+        caller: usize,
+    ) -> c_int {
+        let fd =
+            forward!(c"openat", fn(c_int, *const c_char, c_int, c_uint) -> c_int, folder, path, flags, mode);
+        note_opened(fd, caller);
+        fd
+    }
+
+    pub(super) unsafe extern "C" fn openat64(
+        folder: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mode: c_uint,
+        caller: usize,
+    ) -> c_int {
+        let fd = forward!(
+            c"openat64",
+            fn(c_int, *const c_char, c_int, c_uint) -> c_int,
+            folder,
+            path,
+            flags,
+            mode
+        );
+        note_opened(fd, caller);
+        fd
+    }
+
+    pub(super) unsafe extern "C" fn fopen(
+        path: *const c_char,
+        mode: *const c_char,
+        caller: usize,
+    ) -> *mut libc::FILE {
+        let file = forward!(c"fopen", fn(*const c_char, *const c_char) -> *mut libc::FILE, path, mode);
+        note_stream(file, caller);
+        file
+    }
+
+    pub(super) unsafe extern "C" fn fopen64(
+        path: *const c_char,
+        mode: *const c_char,
+        caller: usize,
+    ) -> *mut libc::FILE {
+        let file = forward!(c"fopen64", fn(*const c_char, *const c_char) -> *mut libc::FILE, path, mode);
+        note_stream(file, caller);
+        file
+    }
+
+    fn note_stream(file: *mut libc::FILE, caller: usize) {
+        if !file.is_null() && IS_WATCHING.load(Relaxed) {
+            // SAFETY: a stream that was just opened.
+            note_opened(unsafe { libc::fileno(file) }, caller);
+        }
+    }
+
+    /// V8's clock is watched where JavaScript asks for it; what Node measures with is its own affair.
+    fn note_clock(caller: usize) {
+        if IS_WATCHING.load(Relaxed) && !is_nodes(caller) {
+            note(Door::Clock, caller);
+        }
+    }
+
+    pub(super) unsafe extern "C" fn time(at: *mut libc::time_t, caller: usize) -> libc::time_t {
+        note_clock(caller);
+        forward!(c"time", fn(*mut libc::time_t) -> libc::time_t, at)
+    }
+
+    pub(super) unsafe extern "C" fn gettimeofday(
+        at: *mut libc::timeval,
+        zone: *mut c_void,
+        caller: usize,
+    ) -> c_int {
+        note_clock(caller);
+        forward!(c"gettimeofday", fn(*mut libc::timeval, *mut c_void) -> c_int, at, zone)
+    }
+
+    pub(super) unsafe extern "C" fn clock_gettime(
+        clock: c_int,
+        at: *mut libc::timespec,
+        caller: usize,
+    ) -> c_int {
+        if clock == libc::CLOCK_REALTIME {
+            note_clock(caller);
+        }
+        forward!(c"clock_gettime", fn(c_int, *mut libc::timespec) -> c_int, clock, at)
+    }
+
+    /// Many draw by number: their C library need not know the call.
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn syscall(
+        number: c_long,
+        argument_1: usize,
+        argument_2: usize,
+        argument_3: usize,
+        argument_4: usize,
+        argument_5: usize,
+        argument_6: usize,
+    ) -> c_long {
+        if number == libc::SYS_getrandom {
+            note(Door::System, 0);
+        }
+        forward!(
+            c"syscall",
+            fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
+            number,
+            argument_1,
+            argument_2,
+            argument_3,
+            argument_4,
+            argument_5,
+            argument_6
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_proc_is_told_by_what_it_says() {
+        for (path, door) in [
+            ("/proc/sys/kernel/random/uuid", Some(Door::Device)),
+            ("/proc/12/stat", Some(Door::Proc)),
+            ("/proc/uptime", Some(Door::Proc)),
+            ("/proc/meminfo", Some(Door::Proc)),
+            ("/proc/12/mountinfo", None),
+            ("/proc/cpuinfo", None),
+            ("/proc/version", None),
+            ("/proc/sys/kernel/osrelease", None),
+            ("/elsewhere/cpuinfo", Some(Door::Proc)),
+            ("", Some(Door::Proc)),
+        ] {
+            assert_eq!(door_in_proc(path.as_bytes()), door, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_first_door_is_told_once_and_only_while_watching() {
+        note(Door::Clock, 0);
+        assert_eq!(take(), None);
+        IS_WATCHING.store(true, Relaxed);
+        note(Door::System, 0);
+        note(Door::Clock, 0);
+        IS_WATCHING.store(false, Relaxed);
+        assert_eq!(take().as_deref(), Some(Door::System.says()));
+        assert_eq!(take(), None);
+    }
+}

@@ -509,7 +509,8 @@ export interface ExecutorOptions {
    */
   baseStoreDirs?: string[];
   /**
-   * Bytes that installed dependencies may take on disk; the least recently used go first.
+   * Bytes that installed dependencies may take on disk; the least recently used go first. Tenants have equal parts of it: who takes more
+   * than that loses trees of its own. One set of dependencies alone may take no more than all of it.
    *
    * Default 2147483648 (2 GiB). Variable `AGENTS_FUNCTION_TOOL_SANDBOX_STORE_MAX_BYTES`.
    */

@@ -83,9 +83,27 @@ fn look(written: &Written, pid: u32, keepers: u32, limits: &CallLimits) -> Optio
     look_at(written, limits)
 }
 
+/// Processes of a tree, without its keepers, and resident bytes of all of them; `None` where nothing of it is found.
+pub fn of_tree(pid: u32, keepers: u32) -> Option<(u64, u64)> {
+    let tree = tree(pid);
+    let processes = (tree.len() as u64).saturating_sub(keepers.into());
+    let resident = tree.iter().fold(0_u64, |sum, pid| sum.saturating_add(resident_bytes(*pid)));
+    (!tree.is_empty()).then_some((processes, resident))
+}
+
+/// What folders take on disk together; stops counting above `enough`. Blocks.
+pub fn bytes_in(folders: &[std::path::PathBuf], enough: u64) -> u64 {
+    let mut used = Used { files_limit: u64::MAX - 1, ..Used::default() };
+    for folder in folders.iter().filter_map(|folder| Folder::open(folder)) {
+        used.add(folder, enough);
+    }
+    // Folders without end are more than any limit.
+    if used.files == u64::MAX { u64::MAX } else { used.bytes }
+}
+
 /// What exceeds a limit in what the call wrote.
 fn look_at(written: &Written, limits: &CallLimits) -> Option<SandboxError> {
-    let mut used = Used::default();
+    let mut used = Used { files_limit: DISK_LIMIT_FILES, ..Used::default() };
     match written {
         Written::Memory => return None,
         Written::Disk(folders) => {
@@ -105,6 +123,7 @@ fn look_at(written: &Written, limits: &CallLimits) -> Option<SandboxError> {
 struct Used {
     bytes: u64,
     files: u64,
+    files_limit: u64,
 }
 
 impl Used {
@@ -113,7 +132,7 @@ impl Used {
     fn add(&mut self, folder: Folder, limit_bytes: u64) {
         let mut open = vec![folder];
         while let Some(entries) = open.last_mut() {
-            if self.files > DISK_LIMIT_FILES || self.bytes > limit_bytes {
+            if self.files > self.files_limit || self.bytes > limit_bytes {
                 return;
             }
             let Some(entry) = entries.next() else {

@@ -29,6 +29,8 @@ pub(super) struct Scripts {
     pub(super) run: BTreeSet<String>,
     /// The folders of these below `node_modules`: others than their names where they are installed under an alias.
     pub(super) folders: BTreeSet<String>,
+    /// Of these folders those whose package nothing needs, with where it is installed.
+    pub(super) optional: BTreeMap<String, Vec<String>>,
     /// Names of those that are not.
     pub(super) skip: BTreeSet<String>,
 }

@@ -1,8 +1,11 @@
 //! From a dependency set to a published tree: policy, `package.json`, npm in two phases, one rename.
 //!
 //! Phase 1 (`npm install --ignore-scripts`) has the user's npm settings, cache and exactly the variables that these
-//! settings name. Phase 2 (`npm rebuild`) runs the packages' own code and has none of them.
+//! settings name; it gets packages of the registry only, unless policy allows others. Phase 2 (`npm rebuild`) runs the packages' own
+//! code and has none of them, but for settings that builds need. Both are bounded; an optional package that cannot be built is left out.
 
+mod bounds;
+mod lockfile;
 mod look;
 mod manifest;
 mod npm;
@@ -26,13 +29,17 @@ use std::{
 
 use native_sandbox_confine::Plan;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use tokio::{runtime::Handle, task, time};
 
+pub use bounds::Bounds;
 pub use look::npm_report;
 pub use policy::{DependencyPolicy, ExtraSpec, NamePattern};
 pub use scope::{Scope, abi, can_change};
 pub use scripts::InstallScripts;
 
+use bounds::Watch;
+use lockfile::{Lockfile, MAX_LOCKFILE_BYTES};
 use manifest::Scripts;
 use npm::{Npm, Scratch};
 use npmrc::Settings;
@@ -41,12 +48,21 @@ use tail::Tail;
 
 use crate::{
     error::{Code, Phase, SandboxError},
+    gauge,
     isolation::{self, NpmPlaces, Shield},
     log,
-    process::{Command, ExitStatus, Process, Spawner},
-    store::{Staging, Store, StoreError, Tree, TreeKey},
+    process::{Command, ExitStatus, Limits, Process, Spawner},
+    store::{
+        About, Staging, Store, StoreError, Tree, TreeKey,
+        reading::{read_below, replace_file},
+        remove_dir,
+    },
 };
 
+/// What npm resolved, in a tree.
+const LOCKFILE: &str = "package-lock.json";
+/// In a tree, the home folder of its packages' install scripts. `worker.cjs` knows it, too.
+const HOME_OF_SCRIPTS: &str = ".home";
 /// What is kept of npm's stderr: its end.
 pub const MAX_STDERR_BYTES: usize = 64 * 1024;
 /// How long a killed npm may take to be gone before its folder is removed under it.
@@ -77,6 +93,8 @@ pub struct InstallContext {
     pub timeout: Duration,
     /// What trees are for, [`Scope::about`], once it is known: written down with each.
     pub about: Arc<OnceLock<serde_json::Value>>,
+    /// What it may use of the machine.
+    pub bounds: Bounds,
 }
 
 impl fmt::Debug for InstallContext {
@@ -98,7 +116,7 @@ pub async fn install(
     policy::check(dependencies, &ctx.policy)?;
     let started = time::Instant::now();
     let mut attempt = Attempt::begin(ctx).await?;
-    match time::timeout(ctx.timeout, attempt.run(ctx, dependencies)).await {
+    match time::timeout(ctx.timeout, Box::pin(attempt.run(ctx, dependencies))).await {
         Ok(done) => done?,
         Err(_) => return Err(attempt.timed_out(ctx.timeout)),
     }
@@ -125,7 +143,7 @@ pub async fn renew(
     policy::check(dependencies, &ctx.policy)?;
     let mut attempt = Attempt::begin(ctx).await?;
     attempt.in_background = true;
-    match time::timeout(ctx.timeout, attempt.run_if_changed(ctx, dependencies, current)).await {
+    match time::timeout(ctx.timeout, Box::pin(attempt.run_if_changed(ctx, dependencies, current))).await {
         Ok(Ok(true)) => attempt.publish(ctx, dependencies, key).await.map(Some),
         Ok(Ok(false)) => Ok(None),
         Ok(Err(error)) => Err(error),
@@ -141,6 +159,8 @@ struct Attempt {
     stderr: Arc<Mutex<Tail>>,
     settings: Settings,
     dir: PathBuf,
+    /// A digest of what the first phase resolved.
+    lockfile: Option<String>,
     /// Nobody waits for it.
     in_background: bool,
     runtime: Handle,
@@ -164,6 +184,8 @@ struct Prepared {
     cache: Option<PathBuf>,
     /// What the first phase may touch.
     places: NpmPlaces,
+    /// Whether npm itself refuses packages that come from elsewhere than the registry.
+    refuses: bool,
 }
 
 impl Attempt {
@@ -176,6 +198,7 @@ impl Attempt {
     fn new(staging: Staging) -> Self {
         Self {
             in_background: false,
+            lockfile: None,
             dir: staging.tree(),
             staging: Some(staging),
             process: None,
@@ -196,8 +219,13 @@ impl Attempt {
             return blocking(move || fs::create_dir(&modules).map_err(|error| of_io(&modules, &error))).await;
         }
         let prepared = self.prepare(ctx).await?;
-        self.install_phase(ctx, &prepared, Goal::Tree).await?;
-        self.finish(ctx, dependencies, &prepared).await
+        let goals: &[Goal] = if prepared.refuses { &[Goal::Tree] } else { &[Goal::Lockfile, Goal::Tree] };
+        let mut resolved = Lockfile::default();
+        for goal in goals {
+            self.install_phase(ctx, &prepared, *goal).await?;
+            resolved = self.check_lockfile(ctx).await?;
+        }
+        self.finish(ctx, dependencies, &prepared, &resolved).await
     }
 
     /// Installs unless the ranges resolve to what `current` holds. Returns whether there is something to publish.
@@ -210,21 +238,44 @@ impl Attempt {
         self.write_manifest(dependencies, &Scripts::default()).await?;
         let prepared = self.prepare(ctx).await?;
         // First without packages: in most cases nothing has changed, and this costs a question to the registry.
+        let mut resolved = Lockfile::default();
         for goal in [Goal::Lockfile, Goal::Tree] {
             self.install_phase(ctx, &prepared, goal).await?;
+            resolved = self.check_lockfile(ctx).await?;
             if self.resolves_as(current).await? {
                 return Ok(false);
             }
         }
-        self.finish(ctx, dependencies, &prepared).await?;
+        self.finish(ctx, dependencies, &prepared, &resolved).await?;
         Ok(true)
     }
 
+    /// Reads what npm resolved, before any package's own code could change it, and checks where all of it comes from.
+    async fn check_lockfile(&mut self, ctx: &InstallContext) -> Result<Lockfile, SandboxError> {
+        let (dir, policy) = (self.dir.clone(), ctx.policy.clone());
+        let (lockfile, digest) = blocking(move || {
+            let path = Path::new(LOCKFILE);
+            let text = read_below(&dir, path, MAX_LOCKFILE_BYTES).map_err(|error| of_io(path, &error))?;
+            let lockfile = Lockfile::parse(&text).map_err(|error| of_io(path, &error))?;
+            match lockfile.objection(&policy) {
+                Some(objection) => Err(SandboxError::new(Code::InvalidDependency, Phase::Install, objection)),
+                None => Ok((lockfile, digest(&text))),
+            }
+        })
+        .await?;
+        self.lockfile = Some(digest);
+        Ok(lockfile)
+    }
+
     async fn resolves_as(&self, current: &Tree) -> Result<bool, SandboxError> {
-        let [new, old] = [&self.dir, current.dir().as_ref()].map(|dir| dir.join("package-lock.json"));
+        let (new, current) = (self.lockfile.clone(), current.clone());
         blocking(move || {
-            let new = fs::read(&new).map_err(|error| of_io(&new, &error))?;
-            Ok(fs::read(&old).is_ok_and(|old| old == new))
+            // A tree of an older version has none beside it.
+            let old = current.lockfile().or_else(|| {
+                let text = read_below(current.dir(), Path::new(LOCKFILE), MAX_LOCKFILE_BYTES);
+                text.ok().map(|text| digest(&text))
+            });
+            Ok(new.is_some() && old == new)
         })
         .await
     }
@@ -235,11 +286,17 @@ impl Attempt {
         ctx: &InstallContext,
         dependencies: &BTreeMap<String, String>,
         prepared: &Prepared,
+        resolved: &Lockfile,
     ) -> Result<(), SandboxError> {
-        let scripts = self.plan_scripts(ctx).await?;
+        let ignores_modes = ctx.shield.ignores_modes(None, &prepared.places);
+        if ignores_modes {
+            let tree = self.dir.clone();
+            blocking(move || Store::make_programs(&tree).map_err(|error| of_store(&error))).await?;
+        }
+        let scripts = self.plan_scripts(ctx, resolved).await?;
         if !scripts.run.is_empty() {
             self.write_manifest(dependencies, &scripts).await?;
-            self.rebuild_phase(ctx, prepared, &scripts).await?;
+            self.rebuild_phase(ctx, prepared, &scripts, resolved).await?;
         }
         self.verify(dependencies).await
     }
@@ -251,7 +308,7 @@ impl Attempt {
     ) -> Result<(), SandboxError> {
         let text = manifest::text(dependencies, scripts);
         let path = self.dir.join("package.json");
-        blocking(move || fs::write(&path, text).map_err(|error| of_io(&path, &error))).await
+        blocking(move || replace_file(&path, text.as_bytes()).map_err(|error| of_io(&path, &error))).await
     }
 
     async fn prepare(&mut self, ctx: &InstallContext) -> Result<Prepared, SandboxError> {
@@ -274,9 +331,16 @@ impl Attempt {
         if goal == Goal::Lockfile {
             args.push("--package-lock-only".into());
         }
-        let env = npm::install_env(&ctx.env, &prepared.settings, &ctx.node, &prepared.scratch);
-        let plan = ctx.shield.npm_install(&prepared.places);
-        self.phase(ctx, &prepared.npm, args, env, plan).await
+        args.extend(npm::refusal_args(&ctx.policy, prepared.refuses, &prepared.scratch));
+        let run = Run {
+            args,
+            env: npm::install_env(&ctx.env, &prepared.settings, &ctx.node, &prepared.scratch),
+            plan: ctx.shield.npm_install(&prepared.places),
+            limits: Limits::default(),
+            watch: ctx.bounds.first_phase(vec![self.dir.clone()]),
+        };
+        let failed = self.phase(ctx, &prepared.npm, run).await?;
+        failed.map_or(Ok(()), |failed| Err(self.failed(failed)))
     }
 
     /// The packages' own code, as a user of its own where there can be one. What it leaves is the host's again.
@@ -285,68 +349,162 @@ impl Attempt {
         ctx: &InstallContext,
         prepared: &Prepared,
         scripts: &Scripts,
+        resolved: &Lockfile,
     ) -> Result<(), SandboxError> {
-        let own = vec![self.dir.clone(), prepared.scratch.dir().to_owned()];
-        let places = NpmPlaces { own, read: prepared.npm.places(), reads_all: prepared.npm.root.is_none() };
+        let home = self.dir.join(HOME_OF_SCRIPTS);
+        let (made, own) = (home.clone(), vec![self.dir.clone(), prepared.scratch.dir().to_owned()]);
+        let counted = own.clone();
+        let there = blocking(move || {
+            fs::create_dir_all(&made).map_err(|error| of_io(&made, &error))?;
+            Ok(gauge::bytes_in(&counted, u64::MAX))
+        })
+        .await?;
+        let read = prepared.npm.places();
         let drawn = ctx.shield.draw_user().map_err(|error| failure(format!("no user for npm: {error}")))?;
-        let user = drawn.filter(|_| places.read.iter().all(|path| isolation::others_reach(path)));
-        if user.is_some() {
-            give(&places.own, user).await?;
-        }
-        let env = npm::rebuild_env(&ctx.env, &ctx.node, &prepared.scratch);
-        let plan = ctx.shield.npm_rebuild(user, &places);
-        self.phase(ctx, &prepared.npm, npm::rebuild_args(&scripts.folders), env, plan).await?;
-        if user.is_some() {
-            give(&places.own, None).await?;
-        }
-        if ctx.shield.ignores_modes(user, &places) {
+        let user = drawn.filter(|_| read.iter().all(|path| isolation::others_reach(path)));
+        let read = read.into_iter().chain(prepared.settings.places_of_scripts(&ctx.env)).collect();
+        let places = NpmPlaces { own, read, reads_all: prepared.npm.root.is_none() };
+        let mut builder = Builder {
+            user,
+            env: npm::rebuild_env(&ctx.env, prepared.of_builds(ctx), &ctx.node, &prepared.scratch, &home),
+            watch: ctx.bounds.second_phase(places.own.clone(), there),
+            places,
+        };
+        self.build(ctx, prepared, scripts, resolved, &mut builder).await?;
+        if ctx.shield.ignores_modes(user, &builder.places) {
             let tree = self.dir.clone();
             blocking(move || Store::make_programs(&tree).map_err(|error| of_store(&error))).await?;
         }
-        Ok(())
+        blocking(move || tidy_home(&home).map_err(|error| of_io(&home, &error))).await
     }
 
-    async fn plan_scripts(&self, ctx: &InstallContext) -> Result<Scripts, SandboxError> {
+    /// All scripts in one run of npm. Where that fails, the optional packages one by one: those that cannot be built are left out, and
+    /// what cannot do without them, as npm itself does when it installs.
+    async fn build(
+        &mut self,
+        ctx: &InstallContext,
+        prepared: &Prepared,
+        scripts: &Scripts,
+        resolved: &Lockfile,
+        builder: &mut Builder,
+    ) -> Result<(), SandboxError> {
+        let Some(failed) = self.rebuild(ctx, prepared, builder, &scripts.folders).await? else {
+            return Ok(());
+        };
+        if scripts.optional.is_empty() || matches!(failed, Failed::Exceeded(_)) {
+            return Err(self.failed(failed));
+        }
+        let mut rest = scripts.folders.clone();
+        let mut left_out = Vec::new();
+        for (folder, locations) in &scripts.optional {
+            rest.remove(folder);
+            match self.rebuild(ctx, prepared, builder, [folder]).await? {
+                None => {}
+                Some(exceeded @ Failed::Exceeded(_)) => return Err(self.failed(exceeded)),
+                Some(_) => {
+                    left_out.push(folder.clone());
+                    let going: Vec<_> = locations.iter().flat_map(|at| resolved.goes_with(at)).collect();
+                    let (dir, gone) = (self.dir.clone(), going.clone());
+                    blocking(move || leave_out(&dir, &gone).map_err(|error| of_io(&dir, &error))).await?;
+                    let is_there = |name: &String| {
+                        let mut at = resolved.packages().map(|(at, _)| at);
+                        at.any(|at| {
+                            at.ends_with(&format!("node_modules/{name}"))
+                                && !going.iter().any(|gone| gone == at)
+                        })
+                    };
+                    rest.retain(is_there);
+                }
+            }
+        }
+        tracing::warn!(
+            target: log::NATIVE,
+            sandboxDir = %self.dir.display(),
+            json_packages = %json!(left_out),
+            stderr = self.stderr(),
+            "Optional dependencies could not be built and were left out"
+        );
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let failed = self.rebuild(ctx, prepared, builder, &rest).await?;
+        failed.map_or(Ok(()), |failed| Err(self.failed(failed)))
+    }
+
+    async fn rebuild<'a>(
+        &mut self,
+        ctx: &InstallContext,
+        prepared: &Prepared,
+        builder: &Builder,
+        folders: impl IntoIterator<Item = &'a String>,
+    ) -> Result<Option<Failed>, SandboxError> {
+        if builder.user.is_some() {
+            give(&builder.places.own, builder.user).await?;
+        }
+        let run = Run {
+            args: npm::rebuild_args(folders),
+            env: builder.env.clone(),
+            plan: ctx.shield.npm_rebuild(builder.user, &builder.places),
+            limits: ctx.bounds.of_process(),
+            watch: builder.watch.clone(),
+        };
+        let ended = self.phase(ctx, &prepared.npm, run).await?;
+        if builder.user.is_some() {
+            give(&builder.places.own, None).await?;
+        }
+        Ok(ended)
+    }
+
+    async fn plan_scripts(&self, ctx: &InstallContext, resolved: &Lockfile) -> Result<Scripts, SandboxError> {
         // The user's own `ignore-scripts` counts, unless the option names packages.
         if ctx.install_scripts == InstallScripts::Run && self.settings.is_on("ignore-scripts") {
             return Ok(Scripts::default());
         }
-        let (dir, option) = (self.dir.clone(), ctx.install_scripts.clone());
-        blocking(move || {
-            scripts::plan(&dir, &option).map_err(|error| of_io(&dir.join("package-lock.json"), &error))
-        })
-        .await
+        let (dir, option, resolved) = (self.dir.clone(), ctx.install_scripts.clone(), resolved.clone());
+        blocking(move || Ok(scripts::plan(&dir, &resolved, &option))).await
     }
 
-    /// Runs npm once, to the end of its whole tree.
+    /// Runs npm once, to the end of its whole tree; how it failed, if it did.
     async fn phase(
         &mut self,
         ctx: &InstallContext,
         npm: &Npm,
-        args: Vec<OsString>,
-        env: Vec<(OsString, OsString)>,
-        confinement: Option<Arc<Plan>>,
-    ) -> Result<(), SandboxError> {
+        run: Run,
+    ) -> Result<Option<Failed>, SandboxError> {
+        let Run { args, env, plan, limits, watch } = run;
         self.stderr = new_tail();
+        let group = match watch.scripts {
+            Some(_) => ctx.shield.group().await.map_err(failure)?,
+            None => None,
+        };
         let command = Command {
             program: npm.program.clone(),
             args: npm.lead.iter().cloned().chain(args).collect(),
             env,
             cwd: self.dir.clone(),
-            confinement,
+            confinement: plan,
+            limits,
+            group,
             ..Command::default()
         };
         let started = ctx.spawner.spawn(command).await.map_err(|error| self.not_spawned(&error))?;
         let process = self.process.insert(started.process);
+        let mut exceeded = pin!(watch.clone().exceeded(process.pid(), process.keepers()));
+        let mut reason = None;
         let status = {
             let mut output = pin!(async {
                 tokio::join!(tail::drain(started.stdout), tail::keep(started.stderr, &self.stderr));
             });
-            let mut end = pin!(end_of(process));
             let mut open = true;
+            let control = process.control();
+            let mut end = pin!(end_of(process));
             let status = loop {
                 tokio::select! {
                     status = &mut end => break status,
+                    text = &mut exceeded, if reason.is_none() => {
+                        reason = Some(text);
+                        control.kill();
+                    }
                     () = &mut output, if open => open = false,
                 }
             };
@@ -356,7 +514,16 @@ impl Attempt {
             status
         };
         self.process = None;
-        if status == ExitStatus::Code(0) { Ok(()) } else { Err(self.failed(status)) }
+        // It may have been over before a look found what it left.
+        let counted = watch.clone();
+        let too_much = blocking(move || {
+            Ok((gauge::bytes_in(&counted.folders, counted.bytes) > counted.bytes).then(|| counted.too_much()))
+        });
+        match reason.or(too_much.await?) {
+            Some(reason) => Ok(Some(Failed::Exceeded(reason))),
+            None if status == ExitStatus::Code(0) => Ok(None),
+            None => Ok(Some(Failed::Ended(status))),
+        }
     }
 
     /// npm says "success" for some specs that it did nothing about.
@@ -381,12 +548,18 @@ impl Attempt {
         key: &TreeKey,
     ) -> Result<Tree, SandboxError> {
         let Some(staging) = self.staging.take() else { return Err(failure("the staging folder is gone")) };
+        let (store, key) = (ctx.store.clone(), key.clone());
         let mut what = json!({ "dependencies": dependencies });
         if let Some(about) = ctx.about.get().filter(|_| !dependencies.is_empty()) {
             what["about"] = about.clone();
         }
-        let (store, key) = (ctx.store.clone(), key.clone());
-        blocking(move || store.publish(staging, &key, what).map_err(|error| of_store(&error))).await
+        let about = About {
+            what,
+            tenant: ctx.bounds.tenant.clone(),
+            lockfile: self.lockfile.clone(),
+            max_bytes: ctx.bounds.tree_bytes,
+        };
+        blocking(move || store.publish_as(staging, &key, about).map_err(|error| of_store(&error))).await
     }
 
     /// npm's stderr so far, fit to be shown.
@@ -399,8 +572,22 @@ impl Attempt {
         text
     }
 
-    fn failed(&self, status: ExitStatus) -> SandboxError {
+    fn failed(&self, failed: Failed) -> SandboxError {
         let stderr = self.stderr();
+        let status = match failed {
+            Failed::Ended(status) => status,
+            Failed::Exceeded(reason) => {
+                let message = format!("npm install was ended: {reason}");
+                return self.report(Code::InstallFailed, message, "limit", stderr);
+            }
+        };
+        if let Some(kind) = refused_kind(&stderr) {
+            let message = format!(
+                "a dependency brings {kind}, which the dependencies option (AGENTS_FUNCTION_TOOL_SANDBOX_DEPENDENCIES) does not allow: \
+                 packages may bring what the registry has, and nothing else: {stderr}"
+            );
+            return self.report(Code::InvalidDependency, message, "refused", stderr);
+        }
         let (message, code) = match status {
             ExitStatus::Code(code) => {
                 (format!("npm install failed with code {code}: {stderr}"), code.to_string())
@@ -475,6 +662,121 @@ impl Drop for Attempt {
     }
 }
 
+/// One run of npm.
+struct Run {
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    plan: Option<Arc<Plan>>,
+    limits: Limits,
+    watch: Watch,
+}
+
+/// How npm failed.
+enum Failed {
+    Ended(ExitStatus),
+    /// It was ended, and why.
+    Exceeded(String),
+}
+
+/// What all runs of the second phase have in common.
+struct Builder {
+    user: Option<u32>,
+    env: Vec<(OsString, OsString)>,
+    places: NpmPlaces,
+    watch: Watch,
+}
+
+impl Prepared {
+    /// The user's settings that builds need. Blocks for a small file.
+    fn of_builds(&self, ctx: &InstallContext) -> BTreeMap<String, String> {
+        let mut settings = self.settings.for_scripts(&ctx.env);
+        if let Some(file) = settings.remove("npm_config_cafile")
+            && let Some(copy) = self.scratch.copy_certificates(Path::new(&file))
+        {
+            settings.insert("npm_config_cafile".to_owned(), copy.to_string_lossy().into_owned());
+        }
+        settings
+    }
+}
+
+/// The kind of package that npm, or what stands for git, refused.
+fn refused_kind(stderr: &str) -> Option<&'static str> {
+    [
+        ("EALLOWGIT", "a git repository"),
+        ("git repositories are not allowed among dependencies", "a git repository"),
+        ("EALLOWREMOTE", "an archive at an address"),
+        ("EALLOWFILE", "an archive on this machine"),
+        ("EALLOWDIRECTORY", "a folder on this machine"),
+    ]
+    .into_iter()
+    .find_map(|(mark, kind)| stderr.contains(mark).then_some(kind))
+}
+
+/// Removes packages, and programs of theirs that lead nowhere then. Nothing of the packages runs meanwhile.
+fn leave_out(dir: &Path, locations: &[String]) -> std::io::Result<()> {
+    for location in locations {
+        let mut path = dir.to_owned();
+        let mut parts = Path::new(location).components().peekable();
+        let mut is_plain = true;
+        while let Some(part) = parts.next() {
+            path.push(part);
+            // A script may have put a link in a folder's place: what that leads to is not the tree's.
+            is_plain &=
+                parts.peek().is_none() || fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
+        }
+        if is_plain {
+            remove_dir(&path)?;
+        }
+    }
+    let modules = dir.join("node_modules");
+    // npm believes it rather than what is there.
+    let _ = fs::remove_file(modules.join(".package-lock.json"));
+    let bin = modules.join(".bin");
+    if !fs::symlink_metadata(&bin).is_ok_and(|found| found.is_dir()) {
+        return Ok(());
+    }
+    for entry in fs::read_dir(&bin)? {
+        let entry = entry?;
+        if entry.file_type()?.is_symlink() && fs::metadata(entry.path()).is_err() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Below the home folder of scripts what no function has a use for.
+const NOT_OF_HOME: [&str; 5] = [".npm", ".node-gyp", ".electron-gyp", ".cache/node-gyp", ".cache/yarn"];
+
+/// Removes what no function has a use for from a home folder of scripts, and that folder where nothing is in it then.
+fn tidy_home(home: &Path) -> std::io::Result<()> {
+    let is_folder = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    if !is_folder(home) {
+        return remove_dir(home);
+    }
+    for path in NOT_OF_HOME.map(|path| home.join(path)) {
+        if path.parent().is_some_and(is_folder) {
+            remove_dir(&path)?;
+        }
+    }
+    for folder in [home.join(".cache"), home.to_owned()] {
+        if is_folder(&folder) {
+            // Fails where something is in it.
+            let _ = fs::remove_dir(&folder);
+        }
+    }
+    Ok(())
+}
+
+/// What a lockfile is known by.
+fn digest(text: &[u8]) -> String {
+    crate::store::hex(&Sha256::digest(text))
+}
+
+/// What a tenant is known by in the store.
+pub fn tenant_digest(tenant: Option<&str>) -> String {
+    tenant.map_or_else(String::new, |tenant| digest(tenant.as_bytes()))
+}
+
 /// Waits for the main process, then ends whatever it left: nothing may write into the tree from here on.
 async fn end_of(process: &mut Process) -> ExitStatus {
     let status = process.exited().await;
@@ -503,7 +805,9 @@ fn prepare(ctx: &InstallContext, scratch: &Path) -> Result<Prepared, SandboxErro
         // npm may write to it, but not make it: what is not there has no rule. What cannot be made fails there, with a reason.
         let _ = fs::create_dir_all(cache);
     }
-    Ok(Prepared { npm, settings, scratch, cache, places })
+    let refuses = npm::knows_allow_settings(&npm);
+    scratch.name_node(&ctx.node).map_err(|error| of_io(scratch.dir(), &error))?;
+    Ok(Prepared { npm, settings, scratch, cache, places, refuses })
 }
 
 /// What the first phase may touch; the cache is the last of its own.

@@ -9,7 +9,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::npmrc::{Env, Settings, env_key};
+use super::{
+    npmrc::{Env, Settings, env_key},
+    policy::{DependencyPolicy, ExtraSpec},
+};
+use crate::store::reading::read_start;
 
 /// Enough of a file to see its first line.
 const FIRST_LINE_BYTES: u64 = 256;
@@ -218,6 +222,75 @@ pub(super) struct Scratch {
     cache: PathBuf,
     user_config: PathBuf,
     global_config: PathBuf,
+    /// A folder with `node` in it: the one that will run the tool, whatever its program is called.
+    bin: PathBuf,
+    /// What refuses to be git.
+    no_git: PathBuf,
+    guard: PathBuf,
+}
+
+/// Files of certificates are shorter than this.
+const MAX_CERTIFICATES_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Stands for git where no repository may be fetched, whatever npm knows.
+const NO_GIT: &str = "#!/bin/sh\necho 'git repositories are not allowed among dependencies' >&2\nexit 1\n";
+
+/// Loaded into npm's first phase before npm. For a git repository npm starts another npm in the clone, which installs what the clone is
+/// built with, by the clone's own settings: nothing of that is needed where no scripts run, and the settings name programs. git gets no
+/// credential of npm's.
+const GUARD: &str = r"'use strict';
+if (process.env._PACOTE_NO_PREPARE_) process.exit(0);
+const own = new Set((process.env.NATIVE_SANDBOX_OF_NPM ?? '').split(','));
+const child = require('node:child_process');
+const { spawn } = child;
+child.spawn = (program, args = [], options = {}) => {
+  if (!Array.isArray(args)) [args, options] = [[], args];
+  const kept = Object.entries(options.env ?? process.env).filter(([key]) => !own.has(key) && !/^npm_config_/i.test(key));
+  return spawn(program, args, { ...options, env: Object.fromEntries(kept) });
+};
+";
+
+/// What git does not take from a repository: hooks, programs that watch files, and addresses that are programs.
+const GIT_SETTINGS: [(&str, &str); 3] =
+    [("core.hooksPath", "/dev/null"), ("core.fsmonitor", "false"), ("protocol.ext.allow", "never")];
+
+/// Kinds of spec, with npm's settings for them.
+const ALLOW_SETTINGS: [(&str, ExtraSpec); 4] = [
+    ("allow-git", ExtraSpec::Git),
+    ("allow-remote", ExtraSpec::Url),
+    ("allow-file", ExtraSpec::File),
+    ("allow-directory", ExtraSpec::File),
+];
+/// npm's list of its settings is shorter than this.
+const MAX_DEFINITIONS_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Whether this npm refuses kinds of spec at every depth when it is told to.
+pub(super) fn knows_allow_settings(npm: &Npm) -> bool {
+    let file = "node_modules/@npmcli/config/lib/definitions/definitions.js";
+    let text = npm.root.as_deref().and_then(|root| read_start(&root.join(file), MAX_DEFINITIONS_BYTES).ok());
+    let text = text.unwrap_or_default();
+    ALLOW_SETTINGS.iter().all(|(key, _)| {
+        let quoted = format!("'{key}'").into_bytes();
+        text.windows(quoted.len()).any(|part| part == quoted)
+    })
+}
+
+/// Arguments by which npm refuses what `policy` does not allow: a tool's own packages may be of the kinds that it names, their packages
+/// never.
+pub(super) fn refusal_args(policy: &DependencyPolicy, knows_allow: bool, scratch: &Scratch) -> Vec<OsString> {
+    let mut args = Vec::new();
+    if !policy.specs.contains(&ExtraSpec::Git) {
+        let mut git = OsString::from("--git=");
+        git.push(&scratch.no_git);
+        args.push(git);
+    }
+    if knows_allow {
+        args.extend(ALLOW_SETTINGS.iter().map(|(key, kind)| {
+            let whom = if policy.specs.contains(kind) { "root" } else { "none" };
+            OsString::from(format!("--{key}={whom}"))
+        }));
+    }
+    args
 }
 
 impl Scratch {
@@ -231,14 +304,45 @@ impl Scratch {
             // Two: npm refuses one file in two roles.
             user_config: dir.join("npmrc-user"),
             global_config: dir.join("npmrc-global"),
+            bin: dir.join("bin"),
+            no_git: dir.join("no-git"),
+            guard: dir.join("guard.cjs"),
         };
-        for folder in [&scratch.home, &scratch.tmp, &scratch.cache] {
+        for folder in [&scratch.home, &scratch.tmp, &scratch.cache, &scratch.bin] {
             fs::create_dir_all(folder)?;
         }
         for file in [&scratch.user_config, &scratch.global_config] {
             fs::write(file, "")?;
         }
+        fs::write(&scratch.guard, GUARD)?;
+        fs::write(&scratch.no_git, NO_GIT)?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            fs::set_permissions(&scratch.no_git, fs::Permissions::from_mode(0o755))?;
+        }
         Ok(scratch)
+    }
+
+    /// Lets scripts find `node` by that name. Blocks.
+    pub(super) fn name_node(&self, node: &Path) -> std::io::Result<()> {
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(node, self.bin.join("node"))?;
+        #[cfg(not(unix))]
+        let _ = node;
+        Ok(())
+    }
+
+    /// A copy of a file of certificates that the user's settings name, for scripts, which may have another user. Blocks.
+    pub(super) fn copy_certificates(&self, from: &Path) -> Option<PathBuf> {
+        let copy = self.dir.join("ca.pem");
+        let text = read_start(from, MAX_CERTIFICATES_BYTES).ok()?;
+        fs::write(&copy, text).ok()?;
+        Some(copy)
+    }
+
+    fn headers(&self) -> PathBuf {
+        self.dir.join("headers")
     }
 
     /// The folder of all of them.
@@ -362,14 +466,28 @@ pub(super) fn install_env(
     node: &Path,
     scratch: &Scratch,
 ) -> Vec<(OsString, OsString)> {
-    let mut env = common_env(host, node);
+    let mut env = common_env(host, node, scratch);
+    let mut private = Vec::new();
     for (name, value) in host.iter().filter(|(name, _)| is_passed_setting(name, host)) {
         env.insert(name.clone(), value.into());
+        private.push(name.as_str());
     }
     for name in settings.variables() {
         if let Some(value) = host.get(name) {
+            // What all programs get is none of npm's.
+            if !env.contains_key(name) {
+                private.push(name);
+            }
             env.insert(name.to_owned(), value.into());
         }
+    }
+    env.insert("NATIVE_SANDBOX_OF_NPM".to_owned(), private.join(",").into());
+    let guard = scratch.guard.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"");
+    env.insert("NODE_OPTIONS".to_owned(), format!("--require \"{guard}\"").into());
+    env.insert("GIT_CONFIG_COUNT".to_owned(), GIT_SETTINGS.len().to_string().into());
+    for (at, (key, value)) in GIT_SETTINGS.iter().enumerate() {
+        env.insert(format!("GIT_CONFIG_KEY_{at}"), key.into());
+        env.insert(format!("GIT_CONFIG_VALUE_{at}"), value.into());
     }
     let home = host.get("HOME").filter(|home| !home.is_empty());
     env.insert("HOME".to_owned(), home.map_or_else(|| scratch.home.clone().into(), OsString::from));
@@ -377,10 +495,21 @@ pub(super) fn install_env(
 }
 
 /// The environment of phase 2, in which third-party code runs: no settings, no cache, no credentials.
-pub(super) fn rebuild_env(host: &Env, node: &Path, scratch: &Scratch) -> Vec<(OsString, OsString)> {
-    let mut env = common_env(host, node);
+///
+/// But for settings that builds need, `of_builds`. `home` is kept with the tree.
+pub(super) fn rebuild_env(
+    host: &Env,
+    of_builds: BTreeMap<String, String>,
+    node: &Path,
+    scratch: &Scratch,
+    home: &Path,
+) -> Vec<(OsString, OsString)> {
+    let mut env = common_env(host, node, scratch);
+    env.extend(of_builds.into_iter().map(|(name, value)| (name, value.into())));
+    env.insert("HOME".to_owned(), home.into());
     for (name, path) in [
-        ("HOME", &scratch.home),
+        // Headers of Node, which no function needs.
+        ("npm_config_devdir", &scratch.headers()),
         ("npm_config_cache", &scratch.cache),
         ("npm_config_userconfig", &scratch.user_config),
         ("npm_config_globalconfig", &scratch.global_config),
@@ -390,14 +519,14 @@ pub(super) fn rebuild_env(host: &Env, node: &Path, scratch: &Scratch) -> Vec<(Os
     with_tmp(env, scratch)
 }
 
-fn common_env(host: &Env, node: &Path) -> BTreeMap<String, OsString> {
+fn common_env(host: &Env, node: &Path, scratch: &Scratch) -> BTreeMap<String, OsString> {
     let passed = |name: &str| PASSED.contains(&name) || name.starts_with("LC_") || is_passed_on_windows(name);
     let mut env: BTreeMap<_, OsString> = host
         .iter()
         .filter(|(name, _)| passed(name))
         .map(|(name, value)| (name.clone(), value.into()))
         .collect();
-    env.insert("PATH".to_owned(), path_with_node(host.get("PATH").map(String::as_str), node));
+    env.insert("PATH".to_owned(), path_with_node(host.get("PATH").map(String::as_str), node, scratch));
     env
 }
 
@@ -412,9 +541,10 @@ fn is_passed_on_windows(_: &str) -> bool {
 }
 
 /// Scripts say `node` and mean the one that will run the tool.
-fn path_with_node(path: Option<&str>, node: &Path) -> OsString {
+fn path_with_node(path: Option<&str>, node: &Path, scratch: &Scratch) -> OsString {
     let path = path.unwrap_or(DEFAULT_PATH);
-    let folders = node.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(path));
+    let own = [Some(scratch.bin.clone()), node.parent().map(Path::to_owned)];
+    let folders = own.into_iter().flatten().chain(std::env::split_paths(path));
     std::env::join_paths(folders).unwrap_or_else(|_| path.into())
 }
 
@@ -577,13 +707,29 @@ mod tests {
         assert!(first.contains(&("HOME".into(), home.into())));
         assert!(first.contains(&("TMPDIR".into(), scratch.tmp.clone().into())));
         #[cfg(unix)]
-        assert!(first.contains(&("PATH".into(), "/opt/node/bin:/bin".into())));
+        {
+            let path = format!("{}:/opt/node/bin:/bin", scratch.bin.display());
+            assert!(first.contains(&("PATH".into(), path.into())));
+        }
+        assert!(first.contains(&(
+            "NATIVE_SANDBOX_OF_NPM".into(),
+            "NPM_CONFIG__AUTH,npm_config_noproxy,npm_config_registry,NPM_TOKEN".into()
+        )));
         assert_eq!(
             names(first),
             [
+                "GIT_CONFIG_COUNT",
+                "GIT_CONFIG_KEY_0",
+                "GIT_CONFIG_KEY_1",
+                "GIT_CONFIG_KEY_2",
+                "GIT_CONFIG_VALUE_0",
+                "GIT_CONFIG_VALUE_1",
+                "GIT_CONFIG_VALUE_2",
                 "HOME",
                 "LC_ALL",
+                "NATIVE_SANDBOX_OF_NPM",
                 "NODE_EXTRA_CA_CERTS",
+                "NODE_OPTIONS",
                 "NPM_CONFIG__AUTH",
                 "NPM_TOKEN",
                 "PATH",
@@ -593,8 +739,9 @@ mod tests {
                 "npm_config_registry",
             ]
         );
-        let second = rebuild_env(&host, node, &scratch);
-        assert!(second.contains(&("HOME".into(), scratch.home.clone().into())));
+        let of_builds = BTreeMap::from([("npm_config_nodedir".to_owned(), "/h".to_owned())]);
+        let second = rebuild_env(&host, of_builds, node, &scratch, Path::new("/tree/.home"));
+        assert!(second.contains(&("HOME".into(), "/tree/.home".into())));
         assert_eq!(
             names(second),
             [
@@ -605,7 +752,9 @@ mod tests {
                 "TMPDIR",
                 "https_proxy",
                 "npm_config_cache",
+                "npm_config_devdir",
                 "npm_config_globalconfig",
+                "npm_config_nodedir",
                 "npm_config_userconfig",
             ]
         );

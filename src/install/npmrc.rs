@@ -2,10 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    io::Read,
     path::{Path, PathBuf},
 };
+
+use crate::store::reading::read_start;
 
 /// Larger files are none that npm users write; what is beyond is not looked at.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -33,6 +33,30 @@ const TREE_KEYS: [&str; 16] = [
     "strict-peer-deps",
     "tag",
 ];
+
+/// Settings of npm, of node-gyp and of what fetches binaries, that scripts read.
+const SCRIPT_KEYS: [&str; 17] = [
+    "build_from_source",
+    "cafile",
+    "clang",
+    "dist_url",
+    "disturl",
+    "fallback_to_build",
+    "http_proxy",
+    "https_proxy",
+    "jobs",
+    "make",
+    "maxsockets",
+    "msvs_version",
+    "nodedir",
+    "noproxy",
+    "proxy",
+    "python",
+    "strict_ssl",
+];
+/// And those of single packages: `sharp_binary_host`, `electron_mirror`, `canvas_binary_host_mirror`.
+const SCRIPT_KEY_PARTS: [&str; 7] =
+    ["_binary_host", "_binary_site", "_binary_path", "_binary_url", "_mirror", "_dist_url", "_download_url"];
 
 /// The host's environment.
 pub(super) type Env = BTreeMap<String, String>;
@@ -108,6 +132,41 @@ impl Settings {
         settings.map(|(key, value)| (key.clone(), without_credentials(value))).collect()
     }
 
+    /// Settings that the packages' own scripts need to build or to fetch something, as the variables that npm gives them; never a
+    /// credential: what could be one is taken off addresses.
+    pub(super) fn for_scripts(&self, env: &Env) -> BTreeMap<String, String> {
+        let counts = |key: &str| {
+            let key = key.replace('-', "_").to_ascii_lowercase();
+            !is_credential(&key)
+                && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+                && (SCRIPT_KEYS.contains(&key.as_str())
+                    || SCRIPT_KEY_PARTS
+                        .iter()
+                        .any(|part| key.ends_with(part) || key.contains(&format!("{part}_"))))
+        };
+        let found = self.values.iter().filter(|(key, _)| counts(key));
+        let named = found.map(|(key, value)| {
+            let name = format!("npm_config_{}", key.replace('-', "_").to_ascii_lowercase());
+            let path = self.path(key, env).filter(|_| value.starts_with("~/"));
+            let value = path.map_or_else(|| value.clone(), |path| path.to_string_lossy().into_owned());
+            (name, if value.contains("://") { without_credentials(&value) } else { value })
+        });
+        named.filter(|(_, value)| !self.secrets.contains(value)).collect()
+    }
+
+    /// What of the file system these settings name, to be read: Node's headers, and Python.
+    pub(super) fn places_of_scripts(&self, env: &Env) -> Vec<PathBuf> {
+        let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
+        let python = self.path("python", env).filter(|path| path.is_absolute());
+        // An installation of its own, not `~/bin`, nor what everything is in.
+        let prefix = python.as_deref().and_then(|python| python.ancestors().nth(2)).filter(|prefix| {
+            !home.starts_with(prefix) && prefix.join("lib").is_dir() && *prefix != Path::new("/usr")
+        });
+        let prefix = prefix.map(Path::to_owned);
+        let nodedir = self.path("nodedir", env).filter(|dir| dir.is_absolute() && !home.starts_with(dir));
+        nodedir.into_iter().chain(python).chain(prefix).collect()
+    }
+
     /// Variables that the settings name.
     pub(super) fn variables(&self) -> impl Iterator<Item = &str> {
         self.variables.iter().map(String::as_str).filter(|name| !NEVER_PASSED.contains(name))
@@ -120,8 +179,7 @@ impl Settings {
 
     fn add_file(&mut self, path: Option<&Path>, env: &Env) {
         let text = path.and_then(|path| {
-            let mut text = Vec::new();
-            fs::File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_end(&mut text).ok()?;
+            let text = read_start(path, MAX_FILE_BYTES).ok()?;
             Some(String::from_utf8_lossy(&text).into_owned())
         });
         self.add(parse(&text.unwrap_or_default()), env);
@@ -277,6 +335,8 @@ fn reference(text: &str) -> Option<(&str, bool, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -365,6 +425,31 @@ mod tests {
         assert_eq!(settings.get("empty"), None);
         assert_eq!(settings.variables().collect::<Vec<_>>(), ["G"]);
         assert_eq!(settings.path("cache", &env), Some(home.join("c")));
+    }
+
+    #[test]
+    fn what_builds_need_reaches_scripts_and_credentials_do_not() {
+        let text = concat!(
+            "nodedir=/opt/headers\nsharp_binary_host=https://me:hush@mirror.example/x/\nelectron_mirror=http://m.example\n",
+            "python=~/py/bin/python3\nproxy=http://me:${PASS}@proxy.example:3128\nhttps-proxy=http://proxy.example\nnoproxy=a,b\n",
+            "cafile=/etc/ca.pem\nstrict-ssl=false\n//r/:_authToken=t\n_auth=x\n//mirror_mirror/:_password=p\nregistry=http://r\n",
+            "cache=/c\nscript-shell=/bin/evil\nnode-options=--require x\nignore-scripts=true\nx_mirror=${TOKEN}\nuserconfig=/u\n",
+        );
+        let env = env(&[("HOME", "/home/me"), ("PASS", "hush"), ("TOKEN", "s3cret")]);
+        let found = settings(text, &env).for_scripts(&env);
+        let expected = [
+            ("cafile", "/etc/ca.pem"),
+            ("electron_mirror", "http://m.example"),
+            ("https_proxy", "http://proxy.example"),
+            ("nodedir", "/opt/headers"),
+            ("noproxy", "a,b"),
+            ("proxy", "http://proxy.example:3128"),
+            ("python", "/home/me/py/bin/python3"),
+            ("sharp_binary_host", "https://mirror.example/x"),
+            ("strict_ssl", "false"),
+        ];
+        let expected = expected.map(|(key, value)| (format!("npm_config_{key}"), value.to_owned()));
+        assert_eq!(found, expected.into());
     }
 
     proptest! {

@@ -143,6 +143,16 @@ pub fn check(dependencies: &BTreeMap<String, String>, policy: &DependencyPolicy)
     Ok(())
 }
 
+/// What a spec of any package names beyond the registry's own; an alias names what the registry has.
+pub(super) fn extra(spec: &str) -> Option<ExtraSpec> {
+    match kind(written_spec(spec)) {
+        Kind::Git => Some(ExtraSpec::Git),
+        Kind::Url => Some(ExtraSpec::Url),
+        Kind::File { .. } => Some(ExtraSpec::File),
+        Kind::Registry | Kind::Alias { .. } | Kind::Foreign | Kind::Malformed => None,
+    }
+}
+
 /// The spec as it goes into `package.json`.
 pub(super) fn written_spec(spec: &str) -> &str {
     match spec.trim() {
@@ -315,7 +325,7 @@ fn is_tag(spec: &str) -> bool {
 }
 
 /// Text of the caller's, cut and without control characters.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     const SHOWN_CHARS: usize = 200;
     text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,10 +1,6 @@
 //! Which of the installed packages have install scripts, and which of those are to run.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt, fs, io,
-    path::Path,
-};
+use std::{collections::BTreeSet, fmt, path::Path};
 
 use serde::{
     Deserialize, Serialize,
@@ -12,7 +8,8 @@ use serde::{
 };
 use serde_json::Value;
 
-use super::manifest::Scripts;
+use super::{lockfile::Lockfile, manifest::Scripts};
+use crate::store::reading::read_below;
 
 /// What npm runs after it unpacked a package from the registry.
 const EVENTS: [&str; 3] = ["preinstall", "install", "postinstall"];
@@ -64,66 +61,79 @@ impl<'de> Deserialize<'de> for InstallScripts {
     }
 }
 
-#[derive(Deserialize)]
-struct Lockfile {
-    #[serde(default)]
-    packages: BTreeMap<String, Package>,
-}
+/// A `package.json` longer than this is none that npm reads in time.
+const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Package {
-    /// Written by npm when it is not what the folder says: an alias.
-    name: Option<String>,
-    #[serde(default)]
-    has_install_script: bool,
-}
-
-/// Sorts the packages of the tree in `dir` that have install scripts by what `option` says. Blocks.
-pub(super) fn plan(dir: &Path, option: &InstallScripts) -> io::Result<Scripts> {
+/// Sorts the packages of the tree in `dir`, whose lockfile this is, that have install scripts by what `option` says. Blocks.
+pub(super) fn plan(dir: &Path, lockfile: &Lockfile, option: &InstallScripts) -> Scripts {
     let mut scripts = Scripts::default();
     if *option == InstallScripts::Ignore {
-        return Ok(scripts);
+        return scripts;
     }
-    let lockfile: Lockfile = serde_json::from_slice(&fs::read(dir.join("package-lock.json"))?)?;
-    for (location, package) in &lockfile.packages {
-        let Some(folder) = folder_name(location) else { continue };
-        if !package.has_install_script && !has_scripts(&dir.join(location)) {
+    let mut needed = BTreeSet::new();
+    for (location, package) in lockfile.packages() {
+        let Some((_, folder)) = location.rsplit_once("node_modules/") else { continue };
+        if !package.has_install_script && !has_scripts(dir, location) {
             continue;
         }
         let name = package.name.as_deref().unwrap_or(folder);
         if matches!(option, InstallScripts::Only(names) if !names.contains(name)) {
             scripts.skip.insert(name.to_owned());
+            continue;
+        }
+        scripts.run.insert(name.to_owned());
+        scripts.folders.insert(folder.to_owned());
+        if package.optional {
+            scripts.optional.entry(folder.to_owned()).or_default().push(location.to_owned());
         } else {
-            scripts.run.insert(name.to_owned());
-            scripts.folders.insert(folder.to_owned());
+            needed.insert(folder.to_owned());
         }
     }
-    Ok(scripts)
-}
-
-/// `node_modules/a/node_modules/@b/c` → `@b/c`; `None` for the root and for what lies elsewhere.
-fn folder_name(location: &str) -> Option<&str> {
-    let (_, folder) = location.rsplit_once("node_modules/")?;
-    (!location.split('/').any(|part| part == "..")).then_some(folder)
+    // npm knows packages by their names: those of one name run together.
+    scripts.optional.retain(|folder, _| !needed.contains(folder));
+    scripts
 }
 
 /// Registries need not say that a package has scripts; the package does. npm adds one of its own for `binding.gyp`.
-fn has_scripts(folder: &Path) -> bool {
-    let manifest = fs::read(folder.join("package.json")).ok();
+fn has_scripts(dir: &Path, location: &str) -> bool {
+    let folder = Path::new(location);
+    let manifest = read_below(dir, &folder.join("package.json"), MAX_MANIFEST_BYTES).ok();
     let manifest: Value = manifest.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     EVENTS.iter().any(|event| manifest["scripts"][event].is_string())
-        || (manifest["gypfile"] != Value::Bool(false) && folder.join("binding.gyp").is_file())
+        || (manifest["gypfile"] != Value::Bool(false) && dir.join(folder).join("binding.gyp").is_file())
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use std::fs;
+
     use super::*;
 
     fn set(names: &[&str]) -> BTreeSet<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn planned(option: &InstallScripts) -> Scripts {
+        let tree = tree();
+        let lockfile = fs::read(tree.path().join("package-lock.json")).unwrap();
+        plan(tree.path(), &Lockfile::parse(&lockfile).unwrap(), option)
+    }
+
+    #[test]
+    fn an_optional_package_is_known_unless_another_of_its_name_is_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let lockfile = json!({ "packages": {
+            "node_modules/fast": { "hasInstallScript": true, "optional": true },
+            "node_modules/a/node_modules/fast": { "hasInstallScript": true, "optional": true },
+            "node_modules/both": { "hasInstallScript": true, "optional": true },
+            "node_modules/a/node_modules/both": { "hasInstallScript": true },
+        }});
+        let lockfile = Lockfile::parse(lockfile.to_string().as_bytes()).unwrap();
+        let scripts = plan(dir.path(), &lockfile, &InstallScripts::Run);
+        let at = ["node_modules/a/node_modules/fast", "node_modules/fast"].map(str::to_owned);
+        assert_eq!(scripts.optional, [("fast".to_owned(), at.to_vec())].into());
     }
 
     fn tree() -> tempfile::TempDir {
@@ -157,7 +167,7 @@ mod tests {
 
     #[test]
     fn all_scripts_are_found() {
-        let scripts = plan(tree().path(), &InstallScripts::Run).unwrap();
+        let scripts = planned(&InstallScripts::Run);
         assert_eq!(scripts.run, set(&["flagged", "@deep/scripted", "gyp", "real"]));
         assert_eq!(scripts.folders, set(&["flagged", "@deep/scripted", "gyp", "alias"]));
         assert_eq!(scripts.skip, set(&[]));
@@ -166,11 +176,11 @@ mod tests {
     #[test]
     fn only_the_named_run() {
         let only = InstallScripts::Only(set(&["real", "gyp", "absent"]));
-        let scripts = plan(tree().path(), &only).unwrap();
+        let scripts = planned(&only);
         assert_eq!(scripts.run, set(&["real", "gyp"]));
         assert_eq!(scripts.folders, set(&["alias", "gyp"]));
         assert_eq!(scripts.skip, set(&["flagged", "@deep/scripted"]));
-        assert_eq!(plan(tree().path(), &InstallScripts::Ignore).unwrap(), Scripts::default());
+        assert_eq!(planned(&InstallScripts::Ignore), Scripts::default());
     }
 
     #[test]

@@ -30,7 +30,6 @@ use crate::{
 /// `CAP_*` numbers.
 const CHOWN: u32 = 0;
 const DAC_OVERRIDE: u32 = 1;
-const FOWNER: u32 = 3;
 const KILL: u32 = 5;
 const SETGID: u32 = 6;
 const SETUID: u32 = 7;
@@ -45,8 +44,8 @@ const OF_A_BASE: u64 = 1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
 /// second, its children give up the bounding set.
 const OF_A_BASE_OF_NAMESPACES: u64 = 1 << SYS_ADMIN | 1 << SETPCAP;
 
-/// What npm's first phase keeps, in which nobody's code runs: its cache may belong to another user than root.
-const OF_NPM: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER;
+/// What npm's first phase keeps where the host is root: its cache may belong to another user.
+const OF_NPM: u64 = 1 << DAC_OVERRIDE;
 
 /// File systems for run folders that a zygote has mounted where its workers cannot mount their own: as many of its calls, with workers
 /// that wait for one, may be there at a time. An empty one takes some 10 KiB of the kernel's memory.
@@ -328,18 +327,20 @@ impl Policy {
         Plan { scratch, ..self.dependent_zygote(user, tree, run, None) }
     }
 
-    /// npm's first phase: nobody's code runs in it.
+    /// npm's first phase: nobody's code runs in it, and if it did, it would find what npm has. The user is the host's, whose cache npm
+    /// reads and fills; of files outside of a root of its own it changes no modes and owners.
     pub fn npm_install(&self, places: &NpmPlaces) -> Plan {
+        let modes = if self.ignores_modes(None, places) { Modes::Ignored } else { Modes::Free };
         let terms = Terms {
             no_network: false,
             routes: true,
-            modes: Modes::Free,
+            modes,
             one_user: self.terms().one_user,
             local_sockets: places.reads_all,
         };
         let plan = self.npm(None, places, terms);
-        // The cache may belong to another user, whom a user namespace would not know.
-        Plan { capabilities: OF_NPM, namespaces: 0, root: None, ..plan }
+        let capabilities = if self.offered.only_in_user_namespaces { 0 } else { OF_NPM };
+        Plan { capabilities, ..plan }
     }
 
     /// npm's second phase: the packages' own scripts.

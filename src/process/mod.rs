@@ -189,6 +189,11 @@ impl Process {
         self.keepers
     }
 
+    /// What can be done to it while another waits for it.
+    pub fn control(&self) -> Arc<dyn Control> {
+        Arc::clone(&self.control)
+    }
+
     /// Says which control group it and all that it starts are in.
     #[must_use]
     pub fn in_group(mut self, group: Option<Arc<Group>>) -> Self {

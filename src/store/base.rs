@@ -9,7 +9,9 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Shared, TreeKey, generation, root,
+    Shared, TreeKey,
+    contents::Watched,
+    generation, root,
     shelf::{folder_of, names_in, read_marker},
     tree::{MARKER_FILE, Tree},
 };
@@ -25,7 +27,10 @@ pub(super) fn find(dir: &Path, key: &TreeKey, shared: &Arc<Shared>) -> Option<Tr
         let names = names_in(&folder).map_err(|error| report(&folder, &error)).unwrap_or_default();
         generation::newest_first(names).into_iter().find_map(|name| {
             let generation = folder.join(name);
-            Tree::of(&generation, None, shared).map_err(|error| report(&generation, &error)).ok().flatten()
+            Tree::of(&generation, None, Watched::default(), shared)
+                .map_err(|error| report(&generation, &error))
+                .ok()
+                .flatten()
         })
     })
 }

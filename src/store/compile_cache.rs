@@ -20,7 +20,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{StoreError, Tree, hex, remove_dir, root, shelf::names_in, unique_name};
+use super::{StoreError, Tree, hex, reading, remove_dir, root, shelf::names_in, unique_name};
 
 /// All compile caches of a generation.
 const FOLDER: &str = "compile-cache";
@@ -230,9 +230,7 @@ pub(super) fn bytes_in(generation: &Path) -> u64 {
 
 fn about(cache: &Path) -> Option<About> {
     let path = cache.join(ABOUT_FILE);
-    let length = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?.len();
-    let about: About =
-        (length <= MAX_ABOUT_BYTES).then(|| serde_json::from_slice(&fs::read(&path).ok()?).ok())??;
+    let about: About = serde_json::from_slice(&reading::read_file(&path, MAX_ABOUT_BYTES).ok()?).ok()?;
     about.tag.as_deref().is_none_or(is_tag).then_some(about)
 }
 

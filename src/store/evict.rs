@@ -1,6 +1,9 @@
 //! Which generations go. Pure.
 
-use std::{collections::HashSet, time::SystemTime};
+use std::{
+    collections::{HashMap, HashSet},
+    time::SystemTime,
+};
 
 /// A generation on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +18,8 @@ pub(super) struct Entry {
     pub(super) last_used: SystemTime,
     /// Whether its marker is there.
     pub(super) complete: bool,
+    /// Whose it is: a digest of the tenant's name.
+    pub(super) tenant: String,
 }
 
 /// What is to be tried, in this order. What is leased stays all the same: who removes finds that out.
@@ -41,9 +46,57 @@ impl Keep {
         Self { max_bytes, used_since: None }
     }
 
-    /// Whether `entry`, the least recently used one of what takes `bytes` together, stays; then all others do.
-    pub(super) fn stays(&self, entry: &Entry, bytes: u64) -> bool {
-        bytes <= self.max_bytes && self.used_since.is_none_or(|since| entry.last_used >= since)
+    /// Whether `entry` was used lately enough.
+    fn is_young(&self, entry: &Entry) -> bool {
+        self.used_since.is_none_or(|since| entry.last_used >= since)
+    }
+}
+
+/// Which trees go, one after the other. Each tenant has an equal share of the room: while all trees take too much, the least recently
+/// used one goes of those tenants that take more than theirs, so that nobody's trees go because of another tenant's.
+#[derive(Debug)]
+pub(super) struct Eviction {
+    /// The least recently used first.
+    left: Vec<Entry>,
+    /// What each tenant's trees take, with those that are in use.
+    taken: HashMap<String, u64>,
+    keep: Keep,
+}
+
+impl Eviction {
+    /// Of these trees, the least recently used first.
+    pub(super) fn new(oldest_first: Vec<Entry>, keep: Keep) -> Self {
+        let mut taken = HashMap::<String, u64>::new();
+        for entry in &oldest_first {
+            let sum = taken.entry(entry.tenant.clone()).or_default();
+            *sum = sum.saturating_add(entry.bytes);
+        }
+        Self { left: oldest_first, taken, keep }
+    }
+
+    /// The next one that has to go, if any has to.
+    pub(super) fn next(&mut self) -> Option<Entry> {
+        if self.left.first().is_some_and(|oldest| !self.keep.is_young(oldest)) {
+            return Some(self.left.remove(0));
+        }
+        let bytes = self.taken.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        if bytes <= self.keep.max_bytes {
+            return None;
+        }
+        let tenants = self.taken.values().filter(|bytes| **bytes > 0).count().max(1) as u64;
+        let share = self.keep.max_bytes / tenants;
+        let at = self
+            .left
+            .iter()
+            .position(|entry| self.taken.get(&entry.tenant).is_some_and(|taken| *taken > share))?;
+        Some(self.left.remove(at))
+    }
+
+    /// To be told of each that went, or was gone.
+    pub(super) fn went(&mut self, entry: &Entry) {
+        if let Some(taken) = self.taken.get_mut(&entry.tenant) {
+            *taken = taken.saturating_sub(entry.bytes);
+        }
     }
 }
 
@@ -72,6 +125,7 @@ mod tests {
             bytes: 1,
             last_used: SystemTime::UNIX_EPOCH + Duration::from_secs(used_s),
             complete,
+            tenant: String::new(),
         }
     }
 
@@ -95,12 +149,50 @@ mod tests {
     #[test]
     fn what_is_too_much_or_too_old_goes() {
         let at = |hour| SystemTime::UNIX_EPOCH + Duration::from_secs(hour);
-        let entry = entry("a", "1", 5, true);
-        assert!(Keep::at_most(10).stays(&entry, 10));
-        assert!(!Keep::at_most(10).stays(&entry, 11));
-        let since = |hour| Keep { max_bytes: 10, used_since: Some(at(hour)) };
-        assert!(since(5).stays(&entry, 10) && !since(5).stays(&entry, 11));
-        assert!(!since(6).stays(&entry, 0));
+        let entry = Entry { bytes: 10, ..entry("a", "1", 5, true) };
+        let goes = |keep| Eviction::new(vec![entry.clone()], keep).next().is_some();
+        assert!(!goes(Keep::at_most(10)) && goes(Keep::at_most(9)));
+        let since = |hour, max_bytes| Keep { max_bytes, used_since: Some(at(hour)) };
+        assert!(!goes(since(5, 10)) && goes(since(5, 9)) && goes(since(6, 10)));
+    }
+
+    fn of(tenant: &str, key: &str, used_s: u64, bytes: u64) -> Entry {
+        Entry { tenant: tenant.to_owned(), bytes, ..entry(key, "1", used_s, true) }
+    }
+
+    fn evicted(entries: Vec<Entry>, max_bytes: u64, in_use: &str) -> String {
+        let mut eviction = Eviction::new(entries, Keep::at_most(max_bytes));
+        let mut gone = String::new();
+        while let Some(entry) = eviction.next() {
+            if !in_use.contains(&entry.key) {
+                eviction.went(&entry);
+                gone += &entry.key;
+            }
+        }
+        gone
+    }
+
+    #[test]
+    fn a_tenant_that_takes_more_than_its_share_loses_its_own_trees_only() {
+        let entries = || {
+            vec![
+                of("victim", "v", 1, 30),
+                of("evil", "a", 2, 30),
+                of("evil", "b", 3, 30),
+                of("evil", "c", 4, 30),
+            ]
+        };
+        assert_eq!(evicted(entries(), 100, ""), "a");
+        assert_eq!(evicted(entries(), 70, ""), "ab");
+        // What is in use stays, and nobody else's goes for it.
+        assert_eq!(evicted(entries(), 100, "abc"), "");
+        assert_eq!(evicted(entries(), 100, "a"), "b");
+    }
+
+    #[test]
+    fn one_tenant_has_all_the_room() {
+        assert_eq!(evicted(vec![of("", "a", 1, 50), of("", "b", 2, 50)], 100, ""), "");
+        assert_eq!(evicted(vec![of("", "a", 1, 50), of("", "b", 2, 51)], 100, ""), "a");
     }
 
     proptest! {

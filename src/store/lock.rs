@@ -21,8 +21,7 @@ impl PathLock {
     /// Locks `path`, made when missing; `None` when somebody else has it. The folder must be there.
     pub(super) fn try_new(path: &Path) -> io::Result<Option<Self>> {
         for _ in 0..MAX_TRIES {
-            let file =
-                fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+            let file = options().create(true).truncate(false).open(path)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(fs::TryLockError::WouldBlock) => return Ok(None),
@@ -47,6 +46,15 @@ impl Drop for PathLock {
     }
 }
 
+/// How a lock is opened: what took its place is neither followed nor waited for.
+fn options() -> fs::OpenOptions {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options
+}
+
 /// Lets go of a lock at once. Closing alone does not, if another thread is starting a process just then: until that process has
 /// its own program it has all open files, too, and the lock belongs to the open file.
 pub(super) fn release(file: &fs::File) {
@@ -55,7 +63,7 @@ pub(super) fn release(file: &fs::File) {
 
 /// Opens `path` with a shared lock; `None` when it is not there, or goes just now.
 pub(super) fn share(path: &Path) -> io::Result<Option<fs::File>> {
-    let file = match fs::OpenOptions::new().read(true).write(true).open(path) {
+    let file = match options().open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -69,7 +77,7 @@ pub(super) fn share(path: &Path) -> io::Result<Option<fs::File>> {
 
 /// Whether nobody shares `path`; then nobody can from now on, as long as the file lives.
 pub(super) fn seize(path: &Path) -> io::Result<Seized> {
-    let file = match fs::OpenOptions::new().read(true).write(true).open(path) {
+    let file = match options().open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Seized::NoFile),
         Err(error) => return Err(error),

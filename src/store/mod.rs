@@ -34,6 +34,7 @@ mod janitor;
 mod key;
 mod lock;
 mod owner;
+pub mod reading;
 mod remove;
 mod root;
 mod run_folder;
@@ -61,7 +62,7 @@ pub use remove::remove_dir;
 pub use run_folder::{RunFolder, Runs, Written};
 pub use shelf::{Pruned, RoomReport, Usage};
 pub use sweep::SweepReport;
-pub use tree::{Staging, Tree};
+pub use tree::{About, Staging, Tree};
 
 use janitor::{Janitor, Job};
 use root::Access;
@@ -72,6 +73,8 @@ use crate::worker::{WORKER_SCRIPT, ZYGOTE_SCRIPT};
 const SCRIPT_HASH_CHARS: usize = 16;
 /// Random bytes in the name of every folder of the store: never met twice, never guessed.
 const NAME_RANDOM_BYTES: usize = 16;
+/// A note longer than this is none of ours.
+const MAX_NOTE_BYTES: u64 = 64 * 1024;
 /// The file whose lock says that its host lives.
 const LOCK_FILE: &str = "lock";
 /// The folders of a host, and who may look into them.
@@ -248,7 +251,8 @@ impl Store {
 
     fn script(&self, dir: &Path, name: &str, content: &str) -> Result<PathBuf, StoreError> {
         let path = dir.join(name);
-        if fs::read(&path).is_ok_and(|found| found == content.as_bytes()) {
+        let max = content.len() as u64;
+        if reading::read_file(&path, max).is_ok_and(|found| found == content.as_bytes()) {
             return Ok(path);
         }
         self.shared.ensure()?;
@@ -259,7 +263,7 @@ impl Store {
 
     /// A small file beside the worker's script: something that took long to find out. `None` when it is not there.
     pub fn note(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.shared.root.join("runtime").join(name)).ok()
+        reading::read_text(&self.shared.root.join("runtime").join(name), MAX_NOTE_BYTES).ok()
     }
 
     /// Writes such a file.

@@ -40,7 +40,9 @@ pub(super) fn make_programs(dir: &Path) -> io::Result<()> {
                 folders.push(path);
             } else if metadata.is_file() && metadata.permissions().mode() & 0o111 == 0 {
                 let mut start = Vec::new();
-                fs::File::open(&path)?.take(4).read_to_end(&mut start)?;
+                // Of another kind by now: nothing to make a program of.
+                let Ok(file) = super::reading::open_file(&path) else { continue };
+                file.take(4).read_to_end(&mut start)?;
                 if start == b"\x7fELF" || start.starts_with(b"#!") {
                     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
                 }

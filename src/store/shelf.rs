@@ -15,19 +15,24 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Shared, Staging, Store, StoreError, TreeKey, base, compile_cache, contents,
-    evict::{self, Entry, Keep},
+    Shared, Staging, Store, StoreError, TreeKey, base, compile_cache,
+    contents::{self, Watched},
+    evict::{self, Entry, Eviction, Keep},
     generation,
     janitor::Job,
     lock::{self, PathLock, Seized},
-    root,
-    tree::{LEASE_FILE, LIST_FILE, Lease, MARKER_FILE, Marker, TREE_FOLDER, Tree, is_missing},
+    reading, root,
+    tree::{
+        About, LEASE_FILE, LIST_FILE, Lease, MARKER_FILE, Marker, TREE_FOLDER, Tree, is_file, is_missing,
+    },
     unique_name, write_atomically,
 };
 use crate::log::NATIVE;
 
 /// A marker longer than this is none of ours.
 const MAX_MARKER_BYTES: u64 = 1024 * 1024;
+/// A second name longer than this is none of ours.
+const MAX_ALIAS_BYTES: u64 = 1024;
 /// Trees that a process remembers as checked; beyond it all are checked again.
 const MAX_REMEMBERED_TREES: usize = 10_000;
 /// Generations found gone while they were being leased, before it is given up: each time another process was faster.
@@ -121,9 +126,28 @@ impl Store {
     }
 
     fn lease(&self, generation: &Path) -> Result<Option<Tree>, StoreError> {
-        let leased = lock::share(&generation.join(LEASE_FILE))
-            .and_then(|file| file.map_or(Ok(None), |file| Tree::of(generation, Some(file), &self.shared)));
-        let tree = leased.map_err(StoreError::io("lease", generation))?;
+        let file = lock::share(&generation.join(LEASE_FILE)).map_err(StoreError::io("lease", generation))?;
+        let Some(file) = file else { return Ok(None) };
+        let folder = generation.join(TREE_FOLDER);
+        let watched = match Watched::of_list(&folder, &generation.join(LIST_FILE)) {
+            Ok(watched) => watched,
+            // Gone, or not whole: no damage.
+            Err(_) if !is_file(&generation.join(MARKER_FILE)) => return Ok(None),
+            Err(difference) => {
+                tracing::warn!(
+                    target: NATIVE,
+                    sandboxDir = %folder.display(),
+                    difference = difference,
+                    "Installed dependencies were damaged; they are installed anew"
+                );
+                return match fs::remove_file(generation.join(MARKER_FILE)) {
+                    Err(error) if !is_missing(&error) => Err(StoreError::io("retire", generation)(error)),
+                    _ => Ok(None),
+                };
+            }
+        };
+        let tree = Tree::of(generation, Some(file), watched, &self.shared)
+            .map_err(StoreError::io("lease", generation))?;
         if let Some(tree) = &tree {
             tree.note_use(SystemTime::now());
         }
@@ -144,16 +168,22 @@ impl Store {
 
     /// Makes a staged tree the newest generation of `key`, by one rename, and leases it. `what` goes into the marker, for people.
     /// Blocks while it takes the write bits off every file.
-    #[expect(clippy::needless_pass_by_value, reason = "a staging is published once")]
     pub fn publish(
         &self,
         staging: Staging,
         key: &TreeKey,
         what: serde_json::Value,
     ) -> Result<Tree, StoreError> {
+        self.publish_as(staging, key, About { what, ..About::default() })
+    }
+
+    /// Like [`Store::publish`], with all that is to be known of the tree.
+    #[expect(clippy::needless_pass_by_value, reason = "a staging is published once")]
+    pub fn publish_as(&self, staging: Staging, key: &TreeKey, about: About) -> Result<Tree, StoreError> {
         let staged = staging.generation();
-        let size = contents::seal(&staged.join(TREE_FOLDER), &staged.join(LIST_FILE))
-            .map_err(StoreError::io("seal", staging.tree()))?;
+        let (size, watched) =
+            contents::seal(&staged.join(TREE_FOLDER), &staged.join(LIST_FILE), about.max_bytes)
+                .map_err(StoreError::io("seal", staging.tree()))?;
         let lease = staged.join(LEASE_FILE);
         let file = fs::File::create_new(&lease).and_then(|file| {
             file.try_lock_shared()?;
@@ -161,7 +191,8 @@ impl Store {
         });
         let file = file.map_err(StoreError::io("lock", &lease))?;
         let marker = staged.join(MARKER_FILE);
-        serde_json::to_vec(&Marker { bytes: size.bytes, files: size.files, what })
+        let About { what, tenant, lockfile, .. } = about;
+        serde_json::to_vec(&Marker { bytes: size.bytes, files: size.files, what, tenant, lockfile })
             .map_err(io::Error::other)
             .and_then(|text| fs::write(&marker, text))
             .map_err(StoreError::io("write", &marker))?;
@@ -173,7 +204,8 @@ impl Store {
         self.shared.remember(&place);
         self.shared.gauges.trees.fetch_add(1, Ordering::Relaxed);
         self.shared.gauges.bytes.fetch_add(size.bytes, Ordering::Relaxed);
-        let tree = Tree::of(&place, Some(file), &self.shared).map_err(StoreError::io("read", &place))?;
+        let tree =
+            Tree::of(&place, Some(file), watched, &self.shared).map_err(StoreError::io("read", &place))?;
         tree.ok_or_else(|| {
             StoreError::io("read", &place)(io::Error::new(io::ErrorKind::NotFound, "it was removed at once"))
         })
@@ -260,11 +292,9 @@ impl Store {
                 Removal::WasGone => {}
             }
         }
-        for entry in &plan.oldest_first {
-            if keep.stays(entry, pruned.bytes) {
-                break;
-            }
-            match self.remove(entry)? {
+        let mut eviction = Eviction::new(plan.oldest_first, *keep);
+        while let Some(entry) = eviction.next() {
+            match self.remove(&entry)? {
                 Removal::Done => {
                     pruned.evicted += 1;
                     pruned.freed_bytes += entry.bytes;
@@ -275,6 +305,7 @@ impl Store {
                 }
                 Removal::WasGone => {}
             }
+            eviction.went(&entry);
             pruned.bytes -= entry.bytes;
             pruned.trees -= 1;
         }
@@ -351,7 +382,7 @@ impl Store {
         let aliases = self.shared.root.join(ALIASES);
         for name in names_in(&aliases).unwrap_or_default() {
             let path = aliases.join(name);
-            if fs::read_to_string(&path).is_ok_and(|key| !trees.join(key).exists()) {
+            if reading::read_text(&path, MAX_ALIAS_BYTES).is_ok_and(|key| !trees.join(key).exists()) {
                 let _ = fs::remove_file(path);
             }
         }
@@ -372,7 +403,7 @@ pub(super) fn folder_of(root: &Path, key: &TreeKey) -> Result<Option<PathBuf>, S
         return Ok(Some(folder));
     }
     let alias = root.join(ALIASES).join(key.as_str());
-    match fs::read_to_string(&alias) {
+    match reading::read_text(&alias, MAX_ALIAS_BYTES) {
         Ok(name) => Ok(TreeKey::is_one(&name).then(|| root.join("trees").join(name))),
         Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(StoreError::io("read", alias)(error)),
@@ -409,12 +440,12 @@ fn entry(folder: &Path, key: String, generation: String) -> Entry {
         bytes: marker.as_ref().map_or(0, |marker| marker.bytes + compile_cache::bytes_in(&dir)),
         last_used: last_used.unwrap_or(UNIX_EPOCH),
         complete: marker.is_some(),
+        tenant: marker.map(|marker| marker.tenant).unwrap_or_default(),
     }
 }
 
 pub(super) fn read_marker(path: &Path) -> Option<Marker> {
-    let length = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?.len();
-    (length <= MAX_MARKER_BYTES).then(|| serde_json::from_slice(&fs::read(path).ok()?).ok())?
+    serde_json::from_slice(&reading::read_file(path, MAX_MARKER_BYTES).ok()?).ok()
 }
 
 /// The names in a folder; none when it is not there.

@@ -55,7 +55,7 @@ fn sweep_host(hosts: &Path, path: &Path, now: SystemTime) -> io::Result<bool> {
         return Ok(true);
     }
     // Held until the folder is out of the way: another sweeper then finds it locked or gone.
-    let _lock = match fs::File::open(path.join(LOCK_FILE)) {
+    let _lock = match super::reading::open_file(&path.join(LOCK_FILE)) {
         Ok(lock) => match lock.try_lock() {
             Ok(()) => Some(lock),
             Err(fs::TryLockError::WouldBlock) => return Ok(false),

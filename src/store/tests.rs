@@ -267,11 +267,53 @@ fn a_damaged_tree_is_found_out_once_and_retired() {
     let later = Store::open(base.path()).unwrap();
     let seen = found(&later, &key("any")).unwrap();
     assert!(later.needs_check(&seen) && later.check(&seen).is_none() && !later.needs_check(&seen));
-    remove_dir(&tree.dir().join("node_modules/pkg")).unwrap();
+    // In its place: the folder is what it was.
+    let file = tree.dir().join("node_modules/pkg/index.js");
+    fs::File::open(&file).unwrap().set_modified(hour(1)).unwrap();
     let later = Store::open(base.path()).unwrap();
     let seen = found(&later, &key("any")).unwrap();
     assert!(later.check(&seen).unwrap().contains("node_modules/pkg/index.js"));
     assert!(!seen.is_alive() && !tree.is_alive() && found(&store, &key("any")).is_none());
+}
+
+#[test]
+fn a_tree_whose_files_a_cleaner_took_is_no_tree_at_its_next_use() {
+    let (base, store) = store();
+    let tree = tree_with(&store, "index.js");
+    let again = found(&Store::open(base.path()).unwrap(), &key("any")).unwrap();
+    let file = tree.dir().join("node_modules/pkg/index.js");
+    std::thread::sleep(Duration::from_millis(20));
+    remove_below(&file);
+    assert!(!tree.is_alive() && !again.is_alive(), "the folders are left");
+    assert!(found(&store, &key("any")).is_none());
+}
+
+/// Removes a file from a folder without write bits.
+fn remove_below(file: &Path) {
+    let folder = file.parent().unwrap();
+    let sealed = fs::metadata(folder).unwrap().permissions();
+    let mut open = sealed.clone();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut open, 0o755);
+    fs::set_permissions(folder, open).unwrap();
+    fs::remove_file(file).unwrap();
+    fs::set_permissions(folder, sealed).unwrap();
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_of_the_store_keeps_nobody_waiting() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let (base, store) = store();
+    let tree = tree_with(&store, "index.js");
+    let generation = tree.dir().parent().unwrap().to_owned();
+    drop(tree);
+    for name in ["complete", "lease", "files"] {
+        let path = generation.join(name);
+        let _ = fs::remove_file(&path);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let later = Store::open(base.path()).unwrap();
+        assert!(found(&later, &key("any")).is_none(), "{name}");
+        assert_eq!(later.list().unwrap().len(), 1);
+    }
 }
 
 #[test]

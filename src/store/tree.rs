@@ -12,7 +12,9 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Shared, StoreError, lock, root, unique_name};
+use super::{
+    Identity, Shared, StoreError, contents::Watched, lock, reading, root, shelf::read_marker, unique_name,
+};
 
 /// The tree itself, in the folder of its generation.
 pub(super) const TREE_FOLDER: &str = "tree";
@@ -35,6 +37,31 @@ pub(super) struct Marker {
     /// For people who look.
     #[serde(default)]
     pub(super) what: serde_json::Value,
+    /// A digest of the tenant's name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) tenant: String,
+    /// A digest of the lockfile, from before the packages' own code ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) lockfile: Option<String>,
+}
+
+/// What is to be known of a tree that is published.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// For people who look.
+    pub what: serde_json::Value,
+    /// A digest of the tenant's name: tenants have shares of the room.
+    pub tenant: String,
+    /// A digest of the lockfile. It is kept beside the tree: in the tree the packages' own code could have changed it.
+    pub lockfile: Option<String>,
+    /// The tree may take no more.
+    pub max_bytes: u64,
+}
+
+impl Default for About {
+    fn default() -> Self {
+        Self { what: serde_json::Value::Null, tenant: String::new(), lockfile: None, max_bytes: u64::MAX }
+    }
 }
 
 /// A tree in the making. Dropping it removes it in the background.
@@ -98,6 +125,7 @@ pub(super) struct Lease {
     /// When its use was last written down, milliseconds since 1970.
     stamped_ms: AtomicU64,
     superseded: AtomicBool,
+    watched: Watched,
 }
 
 impl Drop for Lease {
@@ -113,6 +141,7 @@ impl Tree {
     pub(super) fn of(
         generation: &Path,
         file: Option<fs::File>,
+        watched: Watched,
         shared: &Arc<Shared>,
     ) -> std::io::Result<Option<Self>> {
         let dir = generation.join(TREE_FOLDER);
@@ -133,6 +162,7 @@ impl Tree {
             resolved_ms: AtomicU64::new(millis(whole.modified()?)),
             stamped_ms: AtomicU64::new(0),
             superseded: AtomicBool::new(false),
+            watched,
         };
         Ok(Some(Self { dir: Arc::new(dir), lease: Arc::new(lease), shared: Arc::clone(shared) }))
     }
@@ -157,11 +187,18 @@ impl Tree {
         self.dir.parent().unwrap_or(&self.dir)
     }
 
-    /// Whether it is still there and still the one that was published. Two system calls.
+    /// The digest that [`About::lockfile`] gave.
+    pub fn lockfile(&self) -> Option<String> {
+        read_marker(&self.lease.marker)?.lockfile
+    }
+
+    /// Whether it is still there and still the one that was published, as far as some of its folders tell. At most 18 system calls.
     pub fn is_alive(&self) -> bool {
         let same =
             |metadata: fs::Metadata| metadata.is_dir() && Identity::of(&metadata) == self.lease.identity;
-        fs::symlink_metadata(self.dir.as_path()).is_ok_and(same) && is_file(&self.lease.marker)
+        fs::symlink_metadata(self.dir.as_path()).is_ok_and(same)
+            && is_file(&self.lease.marker)
+            && self.lease.watched.difference(&self.dir).is_none()
     }
 
     /// Whether it lies in a base store: then it is never resolved again, changed or removed.
@@ -176,7 +213,7 @@ impl Tree {
 
     /// Writes down that its ranges resolve to what it holds at `now`, too. A system call.
     pub fn set_resolved(&self, now: SystemTime) -> Result<(), StoreError> {
-        let stamped = fs::File::open(&self.lease.marker).and_then(|marker| marker.set_modified(now));
+        let stamped = reading::open_file(&self.lease.marker).and_then(|marker| marker.set_modified(now));
         stamped.map_err(StoreError::io("stamp", &self.lease.marker))?;
         self.set_known_resolved(now);
         Ok(())

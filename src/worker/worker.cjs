@@ -523,6 +523,48 @@ function throughSourceMap(json) {
 // ---- the job ------------------------------------------------------------------------------------------------------------
 
 /** Gives the process the environment, folder and arguments of the job. */
+/** What install scripts of the packages left below their home folder: browsers, caches. */
+const HOME_OF_SCRIPTS = '.home';
+/** Links made for one call: more are no home folder of anybody's. */
+const HOME_LINKS_MAX = 256;
+
+/**
+ * Leads from the call's home folder to what install scripts put below theirs. Folders at the top are made, and what is in them is
+ * linked, so that the function can add to them: `~/.cache/puppeteer` is the tree's, `~/.cache/mine` its own.
+ */
+function linkHome(tree, home) {
+  const from = `${tree}/${HOME_OF_SCRIPTS}`;
+  let names;
+  try {
+    names = fs.readdirSync(from, { withFileTypes: true });
+  } catch {
+    return;
+  }
+  let links = 0;
+  const link = (name) => {
+    if (links++ >= HOME_LINKS_MAX) return;
+    try {
+      fs.symlinkSync(`${from}/${name}`, `${home}/${name}`);
+    } catch {
+      // Something of that name is there.
+    }
+  };
+  for (let i = 0; i < names.length; i++) {
+    const { name } = names[i];
+    if (!names[i].isDirectory()) {
+      link(name);
+      continue;
+    }
+    try {
+      fs.mkdirSync(`${home}/${name}`, { recursive: true });
+      const below = fs.readdirSync(`${from}/${name}`);
+      for (let j = 0; j < below.length; j++) link(`${name}/${below[j]}`);
+    } catch {
+      // The function finds less there.
+    }
+  }
+}
+
 function adopt({ env, cwd, tmpdir, filename }) {
   const wanted = { __proto__: null };
   for (let i = 0; i < env.length; i += 2) wanted[env[i]] = env[i + 1];
@@ -1083,6 +1125,7 @@ function start(parsed, code, args, cachedData) {
     throw new IntrinsicError(`job of version ${parsed.version}, this worker reads ${VERSION}`);
   if (parsed.kind === 'module') parsed.filename = modulePath(parsed.filename);
   adopt(parsed);
+  if (typeof parsed.tree === 'string' && typeof self.env.HOME === 'string') linkHome(parsed.tree, self.env.HOME);
   writeAtOnce('stdout');
   writeAtOnce('stderr');
   // What is not to be had costs nothing but time: Node compiles then, and says nothing.

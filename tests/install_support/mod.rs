@@ -14,7 +14,7 @@ use std::{
 };
 
 use native_sandbox_executor::{
-    install::{DependencyPolicy, InstallContext, InstallScripts},
+    install::{Bounds, DependencyPolicy, InstallContext, InstallScripts},
     process::{BoxFuture, Command, Control, ExitStatus, Process, SpawnError, Spawner, Started, TreeState},
     store::{Store, remove_dir},
 };
@@ -71,6 +71,7 @@ impl Bench {
             install_scripts: InstallScripts::Run,
             timeout: Duration::from_secs(50),
             about: Arc::default(),
+            bounds: Bounds::default(),
         };
         Self { ctx, registry, folder }
     }

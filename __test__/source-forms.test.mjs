@@ -54,6 +54,9 @@ function judge({ returns, fails, at, refused }, { value, error }) {
   } else if (error?.code === 'INVALID_DEPENDENCY') {
     // Where plain Node fails at an import, the package tells before it runs anything.
     assert.ok(fails !== undefined && error.message.includes(fails), error.message);
+  } else if (fails !== undefined && error?.code === 'INVALID_SOURCE') {
+    // What only running the code can tell to be no function.
+    assert.ok(error.message.includes(fails), error.message);
   } else if (fails !== undefined) {
     assert.equal(error?.code, 'TOOL_ERROR');
     assert.ok(String(error.cause).includes(fails), String(error.cause));

@@ -64,6 +64,7 @@ fn corpus() -> Vec<Case> {
         include_str!("fixtures/source/modules.json"),
         include_str!("fixtures/source/positions.json"),
         include_str!("fixtures/source/refused.json"),
+        include_str!("fixtures/source/shapes.json"),
         include_str!("fixtures/source/trivia.json"),
         include_str!("fixtures/source/typescript.json"),
     ];

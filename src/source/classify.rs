@@ -3,20 +3,19 @@
 use oxc_ast::ast::{
     Argument, AssignmentTarget, BindingPattern, ClassElement, Declaration, ExportDefaultDeclarationKind,
     Expression, Function, MethodDefinitionKind, ModuleExportName, ObjectExpression, ObjectPropertyKind,
-    Program, PropertyKind, Statement, VariableDeclaration,
+    Program, PropertyKind, Statement,
 };
-use oxc_semantic::SymbolId;
 use oxc_span::{GetSpan, Span};
-use oxc_syntax::scope::ScopeId;
 
+use super::candidates::{self, Candidate, Use, What};
 use super::diagnostic::Fault;
 use super::parse::{Reading, Tree};
 
 /// Names that make one of several functions the tool.
-const PREFERRED: [&str; 3] = ["execute", "handler", "main"];
+const PREFERRED: [&str; 4] = ["execute", "handler", "main", "run"];
 
 /// Keys of an object that are taken for the tool, in this order.
-pub(super) const KEYS: [&str; 4] = ["default", "execute", "handler", "main"];
+pub(super) const KEYS: [&str; 7] = ["default", "execute", "handler", "main", "run", "invoke", "call"];
 
 /// Candidates that an error names at most.
 const NAMED_IN_ERROR: usize = 5;
@@ -25,7 +24,7 @@ const NAMED_IN_ERROR: usize = 5;
 const MAX_ALIASES: usize = 8;
 
 /// Where the tool is. `sure`: it is a function; else running the code has to tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry<'t> {
     /// A statement's expression.
     Expression {
@@ -36,14 +35,29 @@ pub(super) enum Entry<'t> {
         last: bool,
         sure: bool,
     },
-    /// Something named at the top level.
+    /// A function named at the top level.
     Named { name: &'t str },
+    /// The one of these values that is a function, or has the tool in it; only running the code tells which.
+    Looked {
+        /// The value of the last statement, and the end of what stands before it.
+        last: Option<(Span, Option<u32>)>,
+        named: Vec<Choice<'t>>,
+        /// What is taken when none of them is one.
+        otherwise: Vec<Choice<'t>>,
+    },
     /// The default export; `unsure` is its expression where that has to be looked at.
     Default { unsure: Option<Span> },
     /// What the code has put into `module.exports`.
     Assigned,
     /// The text is the inside of an object, up to `end` or else to its end.
     Members { end: Option<u32> },
+}
+
+/// A name that could be the tool, and its line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Choice<'t> {
+    pub(super) name: &'t str,
+    pub(super) line: usize,
 }
 
 /// Why a well-formed text is no tool.
@@ -56,7 +70,7 @@ pub(super) struct Refusal {
 
 /// What is known of a value without running anything.
 #[derive(Debug, Clone, Copy)]
-enum Value {
+pub(super) enum Value {
     Function {
         is_async: bool,
     },
@@ -71,7 +85,7 @@ enum Value {
 
 /// What an object has, as far as the rule for objects asks.
 #[derive(Debug, Clone, Copy)]
-enum Members {
+pub(super) enum Members {
     One,
     MaybeOne,
     None,
@@ -87,17 +101,6 @@ enum Exports<'t, 'a> {
     Whole(&'t Expression<'a>),
     /// Something in it.
     Part,
-}
-
-/// A function named at the top level.
-struct Candidate<'t> {
-    name: &'t str,
-    span: Span,
-    symbol: Option<SymbolId>,
-    /// The function's own scope, for telling recursion from use.
-    scope: Option<ScopeId>,
-    is_async: bool,
-    exported: bool,
 }
 
 pub(super) fn classify<'t>(tree: &'t Tree<'_>) -> Result<Entry<'t>, Refusal> {
@@ -119,10 +122,7 @@ struct Text<'t, 'a> {
 impl<'t, 'a> Text<'t, 'a> {
     fn new(tree: &'t Tree<'a>) -> Self {
         let program: &'t Program<'a> = tree.program;
-        let mut text = Self { tree, body: &program.body, candidates: Vec::new() };
-        text.candidates = text.body.iter().flat_map(Self::named_functions).collect();
-        text.mark_exported();
-        text
+        Self { tree, body: &program.body, candidates: candidates::gather(tree) }
     }
 
     fn entry(&self) -> Result<Entry<'t>, Refusal> {
@@ -290,18 +290,41 @@ impl<'t, 'a> Text<'t, 'a> {
         let (index, expression) = self.last_expression()?;
         let span = expression.span();
         let accept = |value| Some(self.accept(value, span, |sure| self.expression_entry(index, span, sure)));
+        let has_functions = self.candidates.iter().any(Candidate::is_function);
         match expression.get_inner_expression() {
             Expression::Identifier(_) => accept(self.value_of(expression)),
             Expression::ObjectExpression(object) => match members_of(object) {
                 // `({ a: 1 })` below a function says nothing about it.
-                Members::None if !self.candidates.is_empty() => None,
+                Members::None if has_functions => None,
                 members => accept(Value::Object(members)),
+            },
+            _ if self.candidates.is_empty() => None,
+            // A class of the text, of which the tool is an instance.
+            Expression::NewExpression(_) => match self.decide() {
+                Ok(Decision::One(only)) if only.use_ == Use::None && only.what != What::Class => None,
+                _ => accept(Value::Unknown),
             },
             _ => {
                 let call = Call::of(expression)?;
-                let chosen = self.choose().ok()?;
+                if call.callee == Some("__name") || call.callee == Some("console") {
+                    return None;
+                }
+                let chosen = match self.decide() {
+                    Ok(Decision::One(chosen)) if chosen.is_function() => chosen,
+                    // Functions go into the call, so that what comes of it may be the tool.
+                    Err(_) if !call.chained && (call.takes_function || call.is_function) => {
+                        return accept(Value::Unknown);
+                    }
+                    Err(_) if !call.chained => {
+                        let called = self.candidates.iter().filter(|candidate| candidate.is_function());
+                        let takes = called.clone().any(|candidate| call.arguments.contains(&candidate.name));
+                        return if takes { accept(Value::Unknown) } else { None };
+                    }
+                    _ => return None,
+                };
                 if call.callee == Some(chosen.name) {
-                    if chosen.is_async || call.chained {
+                    let is_async = chosen.what == What::Function { is_async: true };
+                    if is_async || call.chained {
                         return Some(self.refuse(
                             format!("The code calls `{}` itself; the text has to be the function, and the caller calls it", chosen.name),
                             span,
@@ -309,8 +332,27 @@ impl<'t, 'a> Text<'t, 'a> {
                     }
                     return accept(Value::Unknown);
                 }
-                let uses = call.callee != Some("__name") && call.arguments.contains(&chosen.name);
-                if uses { accept(Value::Unknown) } else { None }
+                if call.arguments.contains(&chosen.name) {
+                    return accept(Value::Unknown);
+                }
+                if chosen.use_ == Use::Shown
+                    && !call.chained
+                    && !call.is_async
+                    && (call.is_function || call.takes_function)
+                {
+                    // What an expression that uses the function gives may be the tool; else the function is.
+                    let program: &'t Program<'a> = self.tree.program;
+                    let before = index.checked_sub(1).map(|before| self.body[before].span().end);
+                    let after =
+                        before.or_else(|| program.directives.last().map(|directive| directive.span.end));
+                    let otherwise = vec![self.choice(chosen)];
+                    return Some(Ok(Entry::Looked {
+                        last: Some((span, after)),
+                        named: Vec::new(),
+                        otherwise,
+                    }));
+                }
+                None
             }
         }
     }
@@ -326,89 +368,119 @@ impl<'t, 'a> Text<'t, 'a> {
     // Rule 5.
 
     fn named(&self) -> Result<Entry<'t>, Refusal> {
-        let chosen = self.choose()?;
-        Ok(Entry::Named { name: chosen.name })
-    }
-
-    fn choose(&self) -> Result<&Candidate<'t>, Refusal> {
-        let exported = self.candidates.iter().any(|candidate| candidate.exported);
-        let candidates: Vec<&Candidate<'t>> =
-            self.candidates.iter().filter(|candidate| candidate.exported == exported).collect();
-        if let [only] = candidates[..] {
-            return Ok(only);
-        }
-        if let Some(preferred) =
-            PREFERRED.iter().find_map(|name| candidates.iter().find(|candidate| candidate.name == *name))
-        {
-            return Ok(preferred);
-        }
-        let mut unused = candidates.iter().filter(|candidate| !self.is_used(candidate));
-        if let (Some(only), None) = (unused.next(), unused.next()) {
-            return Ok(only);
-        }
-        let mut names: Vec<String> =
-            candidates.iter().take(NAMED_IN_ERROR).map(|candidate| format!("`{}`", candidate.name)).collect();
-        if candidates.len() > NAMED_IN_ERROR {
-            names.push("…".to_owned());
-        }
-        let span = candidates.last().map_or_else(Span::default, |candidate| candidate.span);
-        let message = if names.is_empty() {
-            "The text has no function".to_owned()
-        } else {
-            format!(
-                "Several functions could be the tool: {}. Call one `execute`, or end with `export default` and its name",
-                names.join(", ")
-            )
-        };
-        self.refuse(message, span)
-    }
-
-    /// Whether code outside of the function refers to it; a bundler's `__name(f, "f")` does not count.
-    fn is_used(&self, candidate: &Candidate<'t>) -> bool {
-        let Some(symbol) = candidate.symbol else { return false };
-        let scoping = &self.tree.scoping;
-        let outside = |at: ScopeId| {
-            candidate.scope.is_none_or(|own| at != own && !scoping.scope_is_descendant_of(at, own))
-        };
-        let uses =
-            scoping.get_resolved_references(symbol).filter(|reference| outside(reference.scope_id())).count();
-        uses > self.salted(candidate.name)
-    }
-
-    fn salted(&self, name: &str) -> usize {
-        let salts = |statement: &&Statement<'a>| match statement {
-            Statement::ExpressionStatement(statement) => Call::of(&statement.expression)
-                .is_some_and(|call| call.callee == Some("__name") && call.arguments.first() == Some(&name)),
-            _ => false,
-        };
-        self.body.iter().filter(salts).count()
-    }
-
-    fn named_functions(statement: &'t Statement<'a>) -> Vec<Candidate<'t>> {
-        match statement {
-            Statement::FunctionDeclaration(function) => declared(function, false).into_iter().collect(),
-            Statement::VariableDeclaration(variables) => assigned(variables, false),
-            Statement::ExportDeclaration(export) => match &export.declaration {
-                Declaration::FunctionDeclaration(function) => declared(function, true).into_iter().collect(),
-                Declaration::VariableDeclaration(variables) => assigned(variables, true),
-                _ => Vec::new(),
-            },
-            _ => Vec::new(),
-        }
-    }
-
-    /// `export { f, g }`.
-    fn mark_exported(&mut self) {
-        for statement in self.body {
-            let Statement::ExportNamedDeclaration(export) = statement else { continue };
-            for specifier in &export.specifiers {
-                let local = specifier.local.name();
-                if let Some(candidate) = self.candidates.iter_mut().find(|candidate| candidate.name == local)
-                {
-                    candidate.exported = true;
+        match self.decide()? {
+            Decision::One(only) => match only.what {
+                What::Function { .. } => Ok(Entry::Named { name: only.name }),
+                What::Made | What::Open => {
+                    Ok(Entry::Looked { last: None, named: vec![self.choice(only)], otherwise: Vec::new() })
                 }
-            }
+                What::Class => self.refuse_value(Value::Class, only.span),
+                What::Generator => self.refuse_value(Value::Generator, only.span),
+                What::Several => self.refuse_value(Value::Object(Members::Several), only.span),
+            },
+            Decision::Looked { named, otherwise } => Ok(Entry::Looked {
+                last: None,
+                named: named.into_iter().map(|candidate| self.choice(candidate)).collect(),
+                otherwise: otherwise.into_iter().map(|candidate| self.choice(candidate)).collect(),
+            }),
         }
+    }
+
+    fn choice(&self, candidate: &Candidate<'t>) -> Choice<'t> {
+        Choice { name: candidate.name, line: candidates::line_of(self.tree, candidate.span) }
+    }
+
+    fn refuse_value<T>(&self, value: Value, span: Span) -> Result<T, Refusal> {
+        self.refuse(why_not(value).unwrap_or_default(), span)
+    }
+
+    fn decide(&self) -> Result<Decision<'_, 't>, Refusal> {
+        let weighs = |candidate: &&Candidate<'t>| candidate.exported && candidate.what != What::Open;
+        let exported = self.candidates.iter().any(|candidate| weighs(&candidate));
+        // A value that is exported (a schema, a client) may be the tool, and need not be: it counts in either case.
+        let pool: Vec<&Candidate<'t>> =
+            self.candidates.iter().filter(|candidate| candidate.exported || !exported).collect();
+        let is_preferred = |candidate: &Candidate<'t>| PREFERRED.contains(&candidate.name);
+        let is_firm = |candidate: &Candidate<'t>| match candidate.what {
+            What::Function { .. } | What::Made | What::Class => true,
+            What::Open => candidate.exported || is_preferred(candidate),
+            What::Generator | What::Several => false,
+        };
+        let alone = || pool.iter().copied().filter(|candidate| candidate.stands_alone());
+        let firm: Vec<&Candidate<'t>> = alone().filter(|candidate| is_firm(candidate)).collect();
+        if let [only] = firm[..]
+            && (only.what != What::Open || is_preferred(only))
+        {
+            return Ok(Decision::One(only));
+        }
+        let preferred =
+            PREFERRED.iter().find_map(|name| firm.iter().find(|candidate| candidate.name == *name));
+        if let Some(preferred) = preferred {
+            return Ok(Decision::One(preferred));
+        }
+        let (sure, open): (Vec<_>, Vec<_>) =
+            firm.iter().copied().partition(|candidate| !matches!(candidate.what, What::Made | What::Open));
+        let has_class = sure.iter().any(|candidate| candidate.what == What::Class);
+        if sure.len() > 1 || (has_class && firm.len() > 1) {
+            return self.refuse_several(&firm);
+        }
+        // The only function of the text, if nothing but variables and statements uses it: its use is an example.
+        let functions: Vec<&Candidate<'t>> =
+            pool.iter().copied().filter(|candidate| candidate.is_function()).collect();
+        let sole = match functions[..] {
+            [only] if only.use_ <= Use::Run => Some(only),
+            _ => None,
+        };
+        if !open.is_empty() {
+            let only_open = open.iter().all(|candidate| candidate.what == What::Open);
+            let otherwise =
+                if sure.is_empty() && only_open { sole.into_iter().collect() } else { Vec::new() };
+            return Ok(Decision::Looked { named: firm, otherwise });
+        }
+        let others: Vec<&Candidate<'t>> = alone().filter(|candidate| candidate.what == What::Open).collect();
+        if !others.is_empty() {
+            return Ok(Decision::Looked { named: others, otherwise: sole.into_iter().collect() });
+        }
+        if let Some(refused) = alone().find(|candidate| !is_firm(candidate)) {
+            return Ok(Decision::One(refused));
+        }
+        if let Some(sole) = sole {
+            return Ok(Decision::One(sole));
+        }
+        if functions.len() > 1 || pool.is_empty() {
+            return self.refuse_several(&functions);
+        }
+        let helpers = self.list(&pool);
+        let span = pool.last().map_or_else(Span::default, |candidate| candidate.span);
+        self.refuse(
+            format!("No function is left that could be the tool: other code uses {helpers}. End with `export default` and the tool's name"),
+            span,
+        )
+    }
+
+    fn refuse_several<T>(&self, candidates: &[&Candidate<'t>]) -> Result<T, Refusal> {
+        let span = candidates.last().map_or_else(Span::default, |candidate| candidate.span);
+        if candidates.is_empty() {
+            return self.refuse("The text has no function", span);
+        }
+        let list = self.list(candidates);
+        self.refuse(
+            format!("Several functions could be the tool: {list}. Call one `execute`, or end with `export default` and its name"),
+            span,
+        )
+    }
+
+    /// Names, and the lines where they are.
+    fn list(&self, candidates: &[&Candidate<'t>]) -> String {
+        let shown = &candidates[..candidates.len().min(NAMED_IN_ERROR)];
+        let more = if candidates.len() > NAMED_IN_ERROR { ", …" } else { "" };
+        let names: Vec<String> = shown.iter().map(|candidate| format!("`{}`", candidate.name)).collect();
+        let lines: Vec<String> = shown
+            .iter()
+            .map(|candidate| candidates::line_of(self.tree, candidate.span).to_string())
+            .collect();
+        let word = if lines.len() == 1 { "line" } else { "lines" };
+        format!("{}{more} ({word} {}{more})", names.join(", "), lines.join(", "))
     }
 
     // Rule 6.
@@ -528,51 +600,22 @@ impl<'t, 'a> Text<'t, 'a> {
     }
 }
 
+/// What the names at the top level come to.
+enum Decision<'c, 't> {
+    One(&'c Candidate<'t>),
+    /// Running the code tells.
+    Looked {
+        named: Vec<&'c Candidate<'t>>,
+        otherwise: Vec<&'c Candidate<'t>>,
+    },
+}
+
 fn is_named(own: Option<&str>, name: &str) -> bool {
     own == Some(name)
 }
 
-fn declared<'t>(function: &'t Function<'_>, exported: bool) -> Option<Candidate<'t>> {
-    let (Value::Function { is_async }, Some(id), Some(_)) =
-        (value_of_function(function), &function.id, &function.body)
-    else {
-        return None;
-    };
-    let (name, span) = (id.name.as_str(), id.span);
-    Some(Candidate {
-        name,
-        span,
-        symbol: id.symbol_id.get(),
-        scope: function.scope_id.get(),
-        is_async,
-        exported,
-    })
-}
-
-fn assigned<'t>(variables: &'t VariableDeclaration<'_>, exported: bool) -> Vec<Candidate<'t>> {
-    let functions = variables.declarations.iter().filter_map(|variable| {
-        let BindingPattern::BindingIdentifier(id) = &variable.id else { return None };
-        let init = variable.init.as_ref()?;
-        let Value::Function { is_async } = value_of_literal(init) else { return None };
-        let scope = match init.get_inner_expression() {
-            Expression::ArrowFunctionExpression(arrow) => arrow.scope_id.get(),
-            Expression::FunctionExpression(function) => function.scope_id.get(),
-            _ => None,
-        };
-        Some(Candidate {
-            name: id.name.as_str(),
-            span: id.span,
-            symbol: id.symbol_id.get(),
-            scope,
-            is_async,
-            exported,
-        })
-    });
-    functions.collect()
-}
-
 /// A statement that leaves nothing behind at run time.
-fn is_nothing(statement: &Statement<'_>) -> bool {
+pub(super) fn is_nothing(statement: &Statement<'_>) -> bool {
     match statement {
         Statement::EmptyStatement(_)
         | Statement::TSTypeAliasDeclaration(_)
@@ -582,12 +625,12 @@ fn is_nothing(statement: &Statement<'_>) -> bool {
     }
 }
 
-fn value_of_function(function: &Function<'_>) -> Value {
+pub(super) fn value_of_function(function: &Function<'_>) -> Value {
     if function.generator { Value::Generator } else { Value::Function { is_async: function.r#async } }
 }
 
 /// The value of an expression by its form alone.
-fn value_of_literal(expression: &Expression<'_>) -> Value {
+pub(super) fn value_of_literal(expression: &Expression<'_>) -> Value {
     match expression.get_inner_expression() {
         Expression::ArrowFunctionExpression(arrow) => Value::Function { is_async: arrow.r#async },
         Expression::FunctionExpression(function) => value_of_function(function),
@@ -679,7 +722,7 @@ fn members_of(object: &ObjectExpression<'_>) -> Members {
 }
 
 /// The name at the start of `a.b.c`, and how many members were taken of it, the one assigned included.
-fn root_of<'t>(object: &'t Expression<'_>) -> Option<(&'t str, usize)> {
+pub(super) fn root_of<'t>(object: &'t Expression<'_>) -> Option<(&'t str, usize)> {
     let (mut object, mut depth) = (object, 1);
     loop {
         match object.get_inner_expression() {
@@ -697,6 +740,12 @@ struct Call<'t> {
     chained: bool,
     /// Names among the arguments.
     arguments: Vec<&'t str>,
+    /// Functions are among the arguments.
+    takes_function: bool,
+    /// What is called is a function written in its place.
+    is_function: bool,
+    /// And an async one.
+    is_async: bool,
 }
 
 impl<'t> Call<'t> {
@@ -718,14 +767,24 @@ impl<'t> Call<'t> {
                             continue;
                         }
                     }
-                    let names = call.arguments.iter().filter_map(Argument::as_expression);
-                    let arguments = names
+                    let values = call.arguments.iter().filter_map(Argument::as_expression);
+                    let takes_function = values.clone().any(|value| {
+                        matches!(
+                            value_of_literal(value),
+                            Value::Function { .. } | Value::Object(Members::One | Members::MaybeOne)
+                        )
+                    });
+                    let (is_function, is_async) = match value_of_literal(callee) {
+                        Value::Function { is_async } => (true, is_async),
+                        _ => (false, false),
+                    };
+                    let arguments = values
                         .filter_map(|argument| {
                             argument.get_identifier_reference().map(|name| name.name.as_str())
                         })
                         .collect();
                     let callee = root_of(callee).map(|(name, _)| name);
-                    return Some(Self { callee, chained, arguments });
+                    return Some(Self { callee, chained, arguments, takes_function, is_function, is_async });
                 }
                 _ => return None,
             }

@@ -2,8 +2,9 @@
 
 use oxc_ast::ast::{
     AccessorProperty, Argument, CallExpression, Class, Decorator, ExportAllDeclaration,
-    ExportFromDeclaration, Expression, ImportDeclaration, ImportExpression, MethodDefinition, Program,
-    PropertyDefinition, StringLiteral, TSExternalModuleReference,
+    ExportFromDeclaration, Expression, ImportDeclaration, ImportExpression, ImportPhase, MethodDefinition,
+    Program, PropertyDefinition, StringLiteral, TSExternalModuleReference, VariableDeclaration,
+    VariableDeclarationKind,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_span::Span;
@@ -61,6 +62,10 @@ pub(super) struct Facts {
     specifiers: Vec<String>,
     /// Specifiers of the `import` and `export … from` statements among them: without those modules nothing runs at all.
     statics: Vec<(String, Span)>,
+    /// A `using` declaration stands somewhere: not every Node has it.
+    pub(super) using: bool,
+    /// What no Node runs, in a sentence, and where it is.
+    pub(super) unsupported: Option<(String, Span)>,
     /// A decorator stands somewhere.
     pub(super) decorators: bool,
     /// Something that the parser lets pass in JavaScript and that V8 does not know: `private x`, decorators.
@@ -102,7 +107,32 @@ impl Facts {
         self.specifiers.push(specifier.to_owned());
     }
 
+    fn refuse(&mut self, message: String, span: Span) {
+        self.unsupported.get_or_insert((message, span));
+    }
+
+    /// Other runtimes fetch modules by URL.
+    fn check_scheme(&mut self, source: &StringLiteral<'_>) {
+        let specifier = source.value.as_str();
+        let Some((scheme, _)) = specifier.split_once(':') else { return };
+        if !matches!(scheme, "http" | "https" | "npm" | "jsr") {
+            return;
+        }
+        let hint = match specifier.strip_prefix("npm:").and_then(package_of) {
+            Some(package) => {
+                let name =
+                    package.get(1..).and_then(|rest| rest.find('@')).map_or(package, |at| &package[..=at]);
+                format!("Import `{name}`, and declare it in the function's `dependencies`")
+            }
+            None => {
+                "Import the package by its name, and declare it in the function's `dependencies`".to_owned()
+            }
+        };
+        self.refuse(format!("Node does not import from `{scheme}:`. {hint}"), source.span);
+    }
+
     fn import(&mut self, source: &StringLiteral<'_>) {
+        self.check_scheme(source);
         self.name(&source.value);
         self.statics.push((source.value.to_string(), source.span));
     }
@@ -122,9 +152,22 @@ impl Facts {
 
 impl<'a> Visit<'a> for Facts {
     fn visit_import_declaration(&mut self, import: &ImportDeclaration<'a>) {
+        if let Some(phase) = import.phase {
+            let word = if matches!(phase, ImportPhase::Defer) { "defer" } else { "source" };
+            self.refuse(
+                format!("No supported Node has `import {word}`. Write `import` without `{word}`, or `await import()` where the module is needed"),
+                import.span,
+            );
+        }
         if import.import_kind.is_value() {
             self.import(&import.source);
         }
+    }
+
+    fn visit_variable_declaration(&mut self, variables: &VariableDeclaration<'a>) {
+        self.using |=
+            matches!(variables.kind, VariableDeclarationKind::Using | VariableDeclarationKind::AwaitUsing);
+        walk::walk_variable_declaration(self, variables);
     }
 
     fn visit_export_all_declaration(&mut self, export: &ExportAllDeclaration<'a>) {

@@ -4,8 +4,9 @@
 //! | --- | --- |
 //! | how much stack the text can need | `nesting.rs` |
 //! | text → tree, in the reading that fits | `parse.rs` |
-//! | tree → what the tool is, or why there is none | `classify.rs` |
+//! | tree → what the tool is, or why there is none | `classify.rs`, over the names of `candidates.rs` |
 //! | what else the tree says: packages, free names | `facts.rs` |
+//! | named imports from packages that are CommonJS | `named.rs` |
 //! | which environment variables prepared code reads | `env_names.rs` |
 //! | tool → edits that make the text runnable | `wrap.rs` |
 //! | TypeScript and JSX → JavaScript and a source map | `typescript.rs` |
@@ -23,14 +24,15 @@
 //!    above and below it are helpers. Two of them are refused.
 //! 4. The last statement, if it is an object (`({ execute() {} })`), a name (`tool`), or a call of or with the function
 //!    that rule 5 would choose (`withRetry(execute)`).
-//! 5. The functions named at the top level (`function f`, `const f = () => …`), only the exported ones where any is exported:
-//!    the only one; else the one called `execute`, `handler` or `main`; else the only one that no other code refers to.
+//! 5. What is named at the top level, only the exported names where any is exported. A function that other functions or variables
+//!    use is a helper. Of what is left: the only one; else the one called `execute`, `handler`, `main` or `run`. A value that functions
+//!    went into (`withRetry(async …)`, `new Tool()`) or that is exported is looked at when the code runs. More than one, or none, is refused.
 //! 6. Code that fills `module` or `exports` in its own way (UMD); else the value of the last statement, if it can be a function.
 //!
 //! A text that is none of these is read again as a value (`{ execute() {} }`) and as the inside of an object
 //! (`async execute(args) {}`, `execute: async () => {}`).
 //!
-//! An object stands for its function `default`, `execute`, `handler` or `main`, in this order, or else for the only function
+//! An object stands for its function `default`, `execute`, `handler`, `main`, `run`, `invoke` or `call`, in this order, or else for the only function
 //! in it; `this` is the object. Where only running the code can tell, a one-line check does, with an error that says so.
 //!
 //! # JavaScript or TypeScript
@@ -42,11 +44,13 @@
 //! `React` is bound at the top level, else the functions of `react/jsx-runtime`. Decorators are TypeScript's legacy ones.
 
 mod cache;
+mod candidates;
 mod classify;
 mod code_cache;
 mod diagnostic;
 mod env_names;
 mod facts;
+mod named;
 mod nesting;
 mod parse;
 mod typescript;
@@ -165,14 +169,27 @@ impl Prepared {
         let message = format!(
             "The code imports the package `{package}`, which is not among the function's dependencies"
         );
-        let help = format!("Help: {}", declare(package));
+        let help = match versioned(package) {
+            Some((name, _)) => {
+                format!("Help: import `{name}`, without the version, and {}", declare(package))
+            }
+            None => format!("Help: {}", declare(package)),
+        };
         Fault { message, range: import.range.clone(), help }.render(without_mark(text))
     }
 }
 
 /// What to do about a package that the code names and that is not declared.
 pub(crate) fn declare(package: &str) -> String {
-    format!("declare it in the function's `dependencies`, for example {{ \"{package}\": \"latest\" }}")
+    let (name, version) = versioned(package).unwrap_or((package, "latest"));
+    format!("declare it in the function's `dependencies`, for example {{ \"{name}\": \"{version}\" }}")
+}
+
+/// Name and version of `name@version`, as some runtimes write imports; versions belong to `dependencies`.
+fn versioned(package: &str) -> Option<(&str, &str)> {
+    let at = package.get(1..)?.find('@')? + 1;
+    let (name, version) = (&package[..at], &package[at + 1..]);
+    Some((name, if version.is_empty() { "latest" } else { version }))
 }
 
 /// Editors do not count a byte-order mark, so neither do places.
@@ -289,7 +306,7 @@ fn read_as(
         let message = "SyntaxError: The code can be read in more than one way; end its statements with `;`";
         return Err((text.len(), Fault::refused(message, 0..text.len())));
     }
-    let prepared = if language == Language::JavaScript {
+    let mut prepared = if language == Language::JavaScript && !tree.facts.using {
         Prepared {
             kind: tree.kind,
             code: wrapped.code(text),
@@ -303,9 +320,12 @@ fn read_as(
     } else {
         typescript::transform(allocator, text, &tree, &wrapped).map_err(|fault| (text.len(), fault))?
     };
-    match parse::syntax_error(allocator, &prepared.code, prepared.kind) {
-        None => Ok(Prepared { code_digest: code_cache::digest(&prepared), ..prepared }),
-        Some(error) => {
+    match parse::last_look(allocator, &prepared.code, prepared.kind) {
+        Ok(comment) => {
+            prepared.code.push_str(&comment);
+            Ok(Prepared { code_digest: code_cache::digest(&prepared), ..prepared })
+        }
+        Err(error) => {
             let place = prepared.source_map.is_none().then(|| error.labels.first()).flatten();
             let range = place.map_or(0..0, |label| {
                 let start = label.offset() as usize;

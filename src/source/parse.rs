@@ -12,6 +12,7 @@ use oxc_span::{SourceType, Span};
 use super::Kind;
 use super::diagnostic::{EXPECTED, Fault};
 use super::facts::Facts;
+use super::named;
 
 /// What the text is read as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +115,12 @@ pub(super) fn parse<'a>(
         let error = Fault::refused("SyntaxError: The code has syntax of TypeScript", 0..0);
         return Err((text.len(), error));
     }
+    if let Some((message, span)) = &facts.unsupported {
+        return Err((
+            text.len(),
+            Fault { message: message.clone(), range: range(*span, reading), help: String::new() },
+        ));
+    }
     let kind = kind_of(program);
     let length = u32::try_from(text.len()).expect("texts are limited");
     Ok(Tree { program, scoping, facts, kind, language, reading, length })
@@ -143,7 +150,9 @@ fn check<'a>(allocator: &'a Allocator, text: &'a str, source_type: SourceType) -
 
 /// What is wrong with code that is to run as `kind`. The parser lets some things pass in a text of which the code, with what was
 /// put around it, is the clearer view: `export` behind a label, modifiers of TypeScript on a method.
-pub(super) fn syntax_error(allocator: &Allocator, code: &str, kind: Kind) -> Option<OxcDiagnostic> {
+///
+/// Of what is sound, gives the comment that goes behind it; see `named.rs`.
+pub(super) fn last_look(allocator: &Allocator, code: &str, kind: Kind) -> Result<String, OxcDiagnostic> {
     let source_type = match kind {
         Kind::Script => SourceType::script(),
         Kind::Module => SourceType::mjs(),
@@ -151,7 +160,11 @@ pub(super) fn syntax_error(allocator: &Allocator, code: &str, kind: Kind) -> Opt
     let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
     let code: &str = allocator.alloc_str(code);
     let parsed = Parser::new(allocator, code, source_type).with_options(options).parse();
-    parsed.diagnostics.into_vec().into_iter().next()
+    match parsed.diagnostics.into_vec().into_iter().next() {
+        Some(error) => Err(error),
+        None if kind == Kind::Module => Ok(named::comment(&parsed.program, code)),
+        None => Ok(String::new()),
+    }
 }
 
 /// Names of a program, and the early errors that need them.

@@ -1,4 +1,4 @@
-//! TypeScript and JSX → JavaScript and a source map to the user's text.
+//! TypeScript, JSX, and JavaScript that not every Node has → JavaScript that all have, and a source map to the user's text.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,11 @@ pub(super) fn transform(
     wrapped: &Wrapped,
 ) -> Result<Prepared, Fault> {
     let code = allocator.alloc_str(&wrapped.code(text));
-    let any = if tree.language == Language::Tsx { SourceType::tsx() } else { SourceType::ts() };
+    let any = match tree.language {
+        Language::JavaScript => SourceType::mjs(),
+        Language::TypeScript => SourceType::ts(),
+        Language::Tsx => SourceType::tsx(),
+    };
     let source_type = if tree.kind == Kind::Module { any.with_module(true) } else { any.with_script(true) };
     let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
     let parsed = Parser::new(allocator, code, source_type).with_options(options).parse();
@@ -41,7 +45,7 @@ pub(super) fn transform(
     // The transform makes symbols of its own: room for them at once is its authors' advice.
     let semantic = SemanticBuilder::new().with_excess_capacity(2.0).with_enum_eval(true).build(&program);
     let scoping = semantic.semantic.into_scoping();
-    let options = options_for(tree);
+    let options = options_for(tree, text);
     let transformed = Transformer::new(allocator, Path::new(SOURCE_NAME), &options)
         .build_with_scoping(scoping, &mut program);
     if let Some(error) = transformed.diagnostics.errors().next() {
@@ -64,9 +68,13 @@ pub(super) fn transform(
     })
 }
 
-fn options_for(tree: &Tree<'_>) -> TransformOptions {
+fn options_for(tree: &Tree<'_>, text: &str) -> TransformOptions {
     let mut options = TransformOptions::default();
     options.decorator.legacy = true;
+    // Metadata name types as values, so that what is imported as a type would have to be there.
+    options.decorator.emit_decorator_metadata =
+        text.contains("reflect-metadata") || text.contains("Reflect.");
+    options.env.es2026.explicit_resource_management = tree.facts.using;
     options.helper_loader.mode = HelperLoaderMode::External;
     let react = tree.scoping.get_root_binding(Ident::from("React")).is_some();
     options.jsx.runtime = if react { JsxRuntime::Classic } else { JsxRuntime::Automatic };

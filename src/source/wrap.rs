@@ -4,29 +4,63 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use oxc_str::Ident;
-
 use super::Kind;
-use super::classify::Entry;
+use super::classify::{Choice, Entry};
 use super::parse::{Language, Reading, Tree};
 
-/// Makes a function of what stands for one (see `classify::members_of` for the rule), or says what it got instead.
+/// Makes a function of what stands for one (see `classify::members_of` for the rule), or says what it got instead. Takes lists
+/// of values, each with what it is called in an error: the one tool among the first is it, else the one among the second. The error's `code`
+/// tells the worker that the text is no good.
 const PICK: &str = concat!(
-    r#"(t=>{if(typeof t==="function")return t;const o=t!==null&&typeof t==="object"?t:{};"#,
-    r#"for(const k of["default","execute","handler","main"])if(typeof o[k]==="function")return o[k].bind(o);"#,
-    r#"const f=Object.values(o).filter(v=>typeof v==="function");if(f.length===1)return f[0].bind(o);"#,
-    r#"throw new TypeError("The code gives "+(t===null?"null":f.length?"an object with several functions, none of them called execute":"#,
-    r#"typeof t==="object"?typeof t.then==="function"?"a promise":"an object without a function":typeof t)+", not a function")})"#,
+    r#"((p,b)=>{const F="function",is=v=>v!==null&&typeof v==="object","#,
+    r#"no=v=>/^class\b/.test(Function.prototype.toString.call(v))?"a class":0,"#,
+    r#"made=v=>{const o=Object.values(v),t=Object.getPrototypeOf(v);if(t!==null&&t!==Object.prototype)for(const k of Object.getOwnPropertyNames(t)){"#,
+    r#"const d=Object.getOwnPropertyDescriptor(t,k);if(k!=="constructor"&&typeof d.value===F)o.push(d.value)}return o.filter(f=>typeof f===F)},"#,
+    r#"find=(v,n)=>{if(typeof v===F)return no(v)?0:v;if(!is(v))return 0;"#,
+    r#"for(const k of["default","execute","handler","main","run","invoke","call"])if(typeof v[k]===F)return no(v[k])?0:v[k].bind(v);"#,
+    r#"const f=n<2&&typeof v.then!==F?made(v):[];return f.length===1&&!no(f[0])?f[0].bind(v):0},"#,
+    r#"told=v=>v===null?"null":typeof v===F?no(v):!is(v)?typeof v:typeof v.then===F?"a promise":made(v).length>1?"#,
+    r#""an object with several functions, none of them called execute":made(v).some(no)?no(made(v).find(no)):"an object without a function","#,
+    r#"fail=m=>{throw Object.assign(new TypeError(m),{code:"ERR_NO_TOOL"})},tools=l=>l.map(([n,v])=>[n,find(v,p.length)]).filter(([,f])=>f);"#,
+    r#"let t=tools(p);if(!t.length&&b.length&&p.every(([,v])=>typeof v!==F&&(!is(v)||typeof v.then===F||!made(v).length)))t=tools(b);"#,
+    r#"if(t.length===1)return t[0][1];"#,
+    r#"if(t.length)fail("Several functions could be the tool: "+t.map(([n])=>n).join(", ")+". Call one `execute`, or end with `export default` and its name");"#,
+    r#"fail(p.map(([n,v])=>n+" gives "+told(v)).join(", ")+", not a function")})"#,
 );
+
+/// Around the one value that [`PICK`] looks at.
+const OPEN: &str = "([[\"The code\",";
+const CLOSE: &str = "]],[])";
 
 /// What the transform of legacy decorators calls; the meaning is that of TypeScript's own helpers.
 const DECORATORS: &str = concat!(
-    "const babelHelpers={decorate(list,target,...member){const[key,given]=member;",
+    "decorate(list,target,...member){const[key,given]=member;",
     "let result=!member.length?target:given===null?Object.getOwnPropertyDescriptor(target,key):given;",
     "for(const decorator of[...list].reverse())result=(!member.length?decorator(result):",
     "member.length>1?decorator(target,key,result):decorator(target,key))||result;",
     "if(member.length>1&&result)Object.defineProperty(target,key,result);return result},",
-    "decorateParam:(index,decorator)=>(target,key)=>decorator(target,key,index)};",
+    "decorateParam:(index,decorator)=>(target,key)=>decorator(target,key,index),",
+    "decorateMetadata:(key,value)=>typeof Reflect.metadata===\"function\"?Reflect.metadata(key,value):()=>{},",
+);
+
+/// What the transform of `using` calls: `u` and `a` take a resource, `e` is what was thrown, `d` disposes of all.
+const USING: &str = concat!(
+    "usingCtx(){const none={},stack=[],add=(wait,value)=>{",
+    "if(value===null||value===undefined){if(wait)stack.push({wait});return value}",
+    "if(Object(value)!==value)throw new TypeError(\"using declarations can only be used with objects, functions, null, or undefined\");",
+    "let dispose=wait?value[Symbol.asyncDispose]:undefined;const late=wait&&(dispose===undefined||dispose===null);",
+    "if(late||!wait)dispose=value[Symbol.dispose];",
+    "if(typeof dispose!==\"function\")throw new TypeError(\"Object is not disposable: it has no method Symbol.\"+(wait?\"asyncDispose\":\"dispose\"));",
+    "stack.push({wait,late,value,dispose});return value};",
+    "const both=(error,suppressed)=>typeof SuppressedError===\"function\"?",
+    "new SuppressedError(error,suppressed,\"An error was suppressed during disposal\"):",
+    "Object.assign(new Error(\"An error was suppressed during disposal\"),{name:\"SuppressedError\",error,suppressed});",
+    "return{e:none,u:value=>add(false,value),a:value=>add(true,value),d(){",
+    "const failed=error=>{this.e=this.e===none?error:both(error,this.e)};",
+    "const next=()=>{while(stack.length){const{wait,late,value,dispose}=stack.pop();try{",
+    "const given=dispose===undefined?undefined:dispose.call(value);",
+    "if(wait)return Promise.resolve(late?undefined:given).then(next,error=>{failed(error);return next()})",
+    "}catch(error){failed(error)}}if(this.e!==none)throw this.e};return next()}}},",
 );
 
 /// What the worker passes to a script's function.
@@ -51,8 +85,8 @@ pub(super) fn wrap(tree: &Tree<'_>, entry: &Entry<'_>) -> Wrapped {
         Kind::Script => "return ",
         Kind::Module => "export default ",
     };
-    match *entry {
-        Entry::Expression { span, after, last, sure } => {
+    match entry {
+        &Entry::Expression { span, after, last, sure } => {
             let range = tree.range(span);
             let before = if after.is_some() { ";" } else { "" };
             let at = after.map_or(0, |end| end as usize);
@@ -74,8 +108,21 @@ pub(super) fn wrap(tree: &Tree<'_>, entry: &Entry<'_>) -> Wrapped {
             wrapped.epilogue = format!("export{{{name} as default}};");
         }
         Entry::Named { name } => wrapped.epilogue = format!("return {name};"),
+        Entry::Looked { last, named, otherwise } => {
+            let mut values = listed(named);
+            if let &Some((span, after)) = last {
+                let range = tree.range(span);
+                let name = tree.unused_name("__last");
+                let before = if after.is_some() { ";" } else { "" };
+                wrapped.insert(after.map_or(0, |end| end as usize), format!("{before}var {name}=(0,("));
+                wrapped.insert(range.end, "));".to_owned());
+                values.push(format!("[\"the last statement\",{name}]"));
+            }
+            let (values, others) = (values.join(","), listed(otherwise).join(","));
+            wrapped.epilogue = format!("{give}{PICK}([{values}],[{others}]);");
+        }
         Entry::Default { unsure: None } => {}
-        Entry::Default { unsure: Some(span) } => {
+        &Entry::Default { unsure: Some(span) } => {
             let Range { start, end } = tree.range(span);
             let (open, close) = around(false);
             wrapped.insert(start, open);
@@ -83,16 +130,16 @@ pub(super) fn wrap(tree: &Tree<'_>, entry: &Entry<'_>) -> Wrapped {
         }
         Entry::Assigned => {
             let exports = if tree.declares("module") { "exports" } else { "module.exports" };
-            wrapped.epilogue = format!("{give}{PICK}({exports});");
+            wrapped.epilogue = format!("{give}{PICK}{OPEN}{exports}{CLOSE};");
         }
         Entry::Members { end } => {
             wrapped.tool = 0;
-            wrapped.insert(0, format!("{give}{PICK}({{"));
+            wrapped.insert(0, format!("{give}{PICK}{OPEN}{{"));
             match end {
                 Some(method) => {
-                    wrapped.insert((method - Reading::ClassMembers.base()) as usize, "})".to_owned());
+                    wrapped.insert((method - Reading::ClassMembers.base()) as usize, format!("}}{CLOSE}"));
                 }
-                None => "});".clone_into(&mut wrapped.epilogue),
+                None => wrapped.epilogue = format!("}}{CLOSE};"),
             }
         }
     }
@@ -108,9 +155,15 @@ pub(super) fn wrap(tree: &Tree<'_>, entry: &Entry<'_>) -> Wrapped {
     wrapped
 }
 
+/// Named values, as [`PICK`] takes them.
+fn listed(choices: &[Choice<'_>]) -> Vec<String> {
+    let each = choices.iter().map(|Choice { name, line }| format!("[\"`{name}` (line {line})\",{name}]"));
+    each.collect()
+}
+
 /// What to put around the tool's expression. The second parenthesis is for `a, b`.
 fn around(sure: bool) -> (String, &'static str) {
-    if sure { ("(".to_owned(), ")") } else { (format!("{PICK}(("), "))") }
+    if sure { ("(".to_owned(), ")") } else { (format!("{PICK}{OPEN}("), concat!(")", "]],[])")) }
 }
 
 /// What the code uses without declaring it.
@@ -136,8 +189,12 @@ fn prologue(tree: &Tree<'_>) -> String {
             _ => {}
         }
     }
-    if tree.language != Language::JavaScript && tree.facts.decorators {
-        prologue.push_str(DECORATORS);
+    let decorators = tree.language != Language::JavaScript && tree.facts.decorators;
+    if decorators || tree.facts.using {
+        prologue.push_str("const babelHelpers={");
+        prologue.push_str(if decorators { DECORATORS } else { "" });
+        prologue.push_str(if tree.facts.using { USING } else { "" });
+        prologue.push_str("};");
     }
     // A directive counts only at the very start.
     let strict = tree.kind == Kind::Script
@@ -149,11 +206,6 @@ fn prologue(tree: &Tree<'_>) -> String {
 }
 
 impl Tree<'_> {
-    /// Whether the text declares `name` at its top level.
-    fn declares(&self, name: &str) -> bool {
-        self.scoping.get_root_binding(Ident::from(name)).is_some()
-    }
-
     /// `name`, made longer until the text does not have it.
     fn unused_name(&self, name: &str) -> String {
         let mut name = name.to_owned();

@@ -41,6 +41,7 @@ const decode = uncurry(Buffer.prototype.toString);
 const encode = TextEncoder.prototype.encode.bind(new TextEncoder());
 const charCodeAt = uncurry(String.prototype.charCodeAt);
 const includes = uncurry(String.prototype.includes);
+const lastIndexOf = uncurry(String.prototype.lastIndexOf);
 const indexOf = uncurry(String.prototype.indexOf);
 const slice = uncurry(String.prototype.slice);
 const startsWith = uncurry(String.prototype.startsWith);
@@ -402,7 +403,7 @@ function cut(text, budget) {
 // ---- stack traces -------------------------------------------------------------------------------------------------------
 
 /** How positions in stack traces lead back to the user's text; set once the job is known. */
-let positions = { __proto__: null, shownAs: undefined, map: undefined };
+let positions = { __proto__: null, shownAs: undefined, name: undefined, map: undefined };
 
 /** Errors whose stack `userStack` has written. */
 const written = new WeakSet();
@@ -482,7 +483,8 @@ function userPosition(text) {
   const user = map(+slice(text, lineStart, lineEnd), column);
   if (user === undefined) return text;
   const rest = slice(text, hasColumn ? columnEnd : lineEnd);
-  return `${slice(text, 0, lineStart)}${user.line}${hasColumn ? `:${user.column}` : ''}${rest}`;
+  const name = positions.name ?? shownAs;
+  return `${slice(text, 0, at)}${name}:${user.line}${hasColumn ? `:${user.column}` : ''}${rest}`;
 }
 
 function skipDigits(text, from) {
@@ -703,7 +705,72 @@ function prepareModule({ filename }, code) {
   rememberPlaces(dirname(filename));
   defineHidden(globalThis, '__filename', filename);
   defineHidden(globalThis, '__dirname', dirname(filename));
-  return async () => (await import(pathToFileURL(filename).href)).default;
+  return () => importModule(filename, code);
+}
+
+/** Behind a module that imports names from packages: what to write instead where Node does not see them; see `named.rs`. */
+const NAMED_IMPORTS = '\n//# namedImports=';
+
+/**
+ * Imports the module. Where Node refuses a name of a CommonJS package, which it does before anything runs, the name is read from
+ * `module.exports`, as bundlers do.
+ */
+async function importModule(filename, code) {
+  const url = pathToFileURL(filename).href;
+  const own = positions;
+  let used = [];
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return (await import(attempt === 0 ? url : `${url}?${attempt}`)).default;
+    } catch (error) {
+      const refused = refusedImports(code, error);
+      // It is another module's, or was tried.
+      if (refused.length <= used.length) throw error;
+      used = refused;
+      const added = writeWithoutNames(filename, code, used);
+      positions = { __proto__: null, shownAs: `${url}?${attempt + 1}`, name: url, map: behind(own.map, added) };
+    }
+  }
+}
+
+/** The imports whose packages Node has refused so far, the one that `error` is about among them. */
+const refusedPackages = { __proto__: null };
+
+function refusedImports(code, error) {
+  const message = isNativeError(error) ? read(error, 'message') : undefined;
+  const at = lastIndexOf(code, NAMED_IMPORTS);
+  if (at < 0 || typeof message !== 'string' || !includes(message, 'is a CommonJS module')) return [];
+  const all = parse(slice(code, at + NAMED_IMPORTS.length));
+  const refused = [];
+  for (let i = 0; i < all.length; i++) {
+    const { specifier } = all[i];
+    if (includes(message, `'${specifier}'`)) refusedPackages[specifier] = true;
+    if (refusedPackages[specifier] === true) refused[refused.length] = all[i];
+  }
+  return refused;
+}
+
+/** The module with other imports in place of `named`; gives how far its first line moved. */
+function writeWithoutNames(filename, code, named) {
+  let check = '$has';
+  while (includes(code, check)) check += '$';
+  let first = `const ${check}=(m,p,n)=>{for(const k of n)if(!(k in Object(m)))throw Object.assign(new SyntaxError("The package '"+p+"' has no export named '"+k+"'"),{code:"${NO_TOOL}"})};`;
+  let text = code;
+  for (let i = 0; i < named.length; i++) {
+    const { specifier, start, end, text: other, names, module, declare } = named[i];
+    text = slice(text, 0, start) + other + slice(text, end);
+    first += `${check}(${module},${stringify(specifier)},${stringify(names)});${declare}`;
+  }
+  fs.writeFileSync(filename, first + text);
+  return first.length;
+}
+
+/** `map` for a text whose first line has `added` columns more. */
+function behind(map, added) {
+  return (line, column) => {
+    const own = line === 1 ? column - added : column;
+    return map === undefined ? { __proto__: null, line, column: own } : map(line, own);
+  };
 }
 
 /** Where the modules are that this process loaded before it was given a job, by the name they are required by. */
@@ -755,6 +822,9 @@ function modulePath(filename) {
 function defineHidden(object, key, value) {
   defineProperty(object, key, { __proto__: null, value, configurable: true, writable: true, enumerable: false });
 }
+
+/** The `code` of an error by which prepared code says that the text is no good: none of its values is a function, say. */
+const NO_TOOL = 'ERR_NO_TOOL';
 
 /** Whether `error` says that the text itself is no good, and not something that it runs. */
 function isOwnSyntaxError(error, isModule) {
@@ -951,7 +1021,7 @@ function fail(type, error) {
 async function run(job, code, args, cachedData) {
   const isModule = job.kind === 'module';
   const shownAs = isModule ? pathToFileURL(job.filename).href : job.filename;
-  positions = { __proto__: null, shownAs, map: positionMap(job) };
+  positions = { __proto__: null, shownAs, name: undefined, map: positionMap(job) };
   writeStacks();
   let load;
   if (isModule) {
@@ -969,7 +1039,9 @@ async function run(job, code, args, cachedData) {
   try {
     tool = isModule ? await load() : load();
   } catch (error) {
-    return isOwnSyntaxError(error, isModule) ? fail(INVALID, withLine(error)) : fail(THREW, error);
+    return read(error, 'code') === NO_TOOL || isOwnSyntaxError(error, isModule)
+      ? fail(INVALID, withLine(error))
+      : fail(THREW, error);
   }
   if (typeof tool !== 'function') return fail(INVALID, noFunction(tool, isModule));
   await call(tool, args, job);

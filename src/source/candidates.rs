@@ -9,7 +9,7 @@ use oxc_ast::ast::{
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_semantic::{Scoping, SymbolId};
-use oxc_span::{GetSpan, Span};
+use oxc_span::Span;
 use oxc_str::Ident;
 
 use super::classify::{KEYS, Members, Value, is_nothing, root_of, value_of_function, value_of_literal};
@@ -100,11 +100,11 @@ impl<'t, 'a> Gather<'t, 'a> {
         match statement {
             Statement::FunctionDeclaration(function) => self.function(function, false, found),
             Statement::VariableDeclaration(variables) => self.variables(variables, false, found),
-            Statement::ClassDeclaration(class) => self.class(class, false, found),
+            Statement::ClassDeclaration(class) => Self::class(class, false, found),
             Statement::ExportDeclaration(export) => match &export.declaration {
                 Declaration::FunctionDeclaration(function) => self.function(function, true, found),
                 Declaration::VariableDeclaration(variables) => self.variables(variables, true, found),
-                Declaration::ClassDeclaration(class) => self.class(class, true, found),
+                Declaration::ClassDeclaration(class) => Self::class(class, true, found),
                 _ => {}
             },
             _ => {}
@@ -112,7 +112,6 @@ impl<'t, 'a> Gather<'t, 'a> {
     }
 
     fn push(
-        &self,
         name: &'t str,
         span: Span,
         symbol: Option<SymbolId>,
@@ -131,13 +130,13 @@ impl<'t, 'a> Gather<'t, 'a> {
             Value::Function { is_async } => What::Function { is_async },
             _ => What::Generator,
         };
-        self.push(id.name.as_str(), id.span, symbol, what, exported, found);
+        Self::push(id.name.as_str(), id.span, symbol, what, exported, found);
     }
 
-    fn class(&self, class: &'t Class<'a>, exported: bool, found: &mut Found<'t>) {
+    fn class(class: &'t Class<'a>, exported: bool, found: &mut Found<'t>) {
         let Some(id) = &class.id else { return };
         if has_tool_method(class) {
-            self.push(id.name.as_str(), id.span, id.symbol_id.get(), What::Class, exported, found);
+            Self::push(id.name.as_str(), id.span, id.symbol_id.get(), What::Class, exported, found);
         }
     }
 
@@ -156,7 +155,7 @@ impl<'t, 'a> Gather<'t, 'a> {
                 Some(init) => self.what_of(init, symbol, id.name.as_str(), exported),
             };
             if let Some(what) = what {
-                self.push(id.name.as_str(), id.span, symbol, what, exported, found);
+                Self::push(id.name.as_str(), id.span, symbol, what, exported, found);
             }
         }
     }
@@ -177,7 +176,7 @@ impl<'t, 'a> Gather<'t, 'a> {
             };
             if exported || (KEYS.contains(&name) && !variable.init.as_ref().is_some_and(loads)) {
                 let what = if made { What::Made } else { What::Open };
-                self.push(name, span, symbol, what, exported, found);
+                Self::push(name, span, symbol, what, exported, found);
             }
         }
     }
@@ -197,7 +196,6 @@ impl<'t, 'a> Gather<'t, 'a> {
             Value::Function { is_async } if !self.is_assigned(symbol) => What::Function { is_async },
             Value::Function { .. } | Value::Object(Members::One) => What::Made,
             Value::Object(Members::MaybeOne) | Value::Unknown if self.is_made(init) => What::Made,
-            Value::Object(Members::MaybeOne) => What::Open,
             Value::Unknown
                 if !exported
                     && !KEYS.contains(&name)
@@ -208,7 +206,7 @@ impl<'t, 'a> Gather<'t, 'a> {
             }
             // What is only loaded is no tool unless it is said to be one.
             Value::Unknown if !exported && !KEYS.contains(&name) && loads(init) => return None,
-            Value::Unknown => What::Open,
+            Value::Object(Members::MaybeOne) | Value::Unknown => What::Open,
             Value::Generator => What::Generator,
             Value::Object(Members::Several) if exported => What::Several,
             Value::Class => match init.get_inner_expression() {
@@ -410,7 +408,7 @@ impl<'t, 'a> Gather<'t, 'a> {
                 Some((candidate, _)) => candidate.exported = true,
                 // What is imported, loaded or destructured.
                 None if self.is_value(local) => {
-                    self.push(
+                    Self::push(
                         local.name.as_str(),
                         local.span,
                         self.symbol_of(local),
@@ -513,13 +511,13 @@ struct Uses<'s> {
     use_: Use,
 }
 
-impl<'s> Uses<'s> {
-    fn by<T>(&mut self, user: Option<SymbolId>, use_: Use, walk: impl FnOnce(&mut Self) -> T) {
-        (self.user, self.use_) = (user, use_);
+impl Uses<'_> {
+    fn by<T>(&mut self, own: Option<SymbolId>, kind: Use, walk: impl FnOnce(&mut Self) -> T) {
+        (self.user, self.use_) = (own, kind);
         walk(self);
     }
 
-    fn statement<'a>(&mut self, statement: &Statement<'a>, last: bool) {
+    fn statement(&mut self, statement: &Statement<'_>, last: bool) {
         match statement {
             Statement::ExportDeclaration(export) => self.declaration(&export.declaration),
             Statement::FunctionDeclaration(_)
@@ -532,12 +530,12 @@ impl<'s> Uses<'s> {
             Statement::ExportNamedDeclaration(_) | Statement::ImportDeclaration(_) => {}
             Statement::ExpressionStatement(expression) => self.expression(&expression.expression, last),
             other => {
-                self.by(None, if last { Use::Shown } else { Use::Run }, |uses| uses.visit_statement(other))
+                self.by(None, if last { Use::Shown } else { Use::Run }, |uses| uses.visit_statement(other));
             }
         }
     }
 
-    fn declaration<'a>(&mut self, declaration: &Declaration<'a>) {
+    fn declaration(&mut self, declaration: &Declaration<'_>) {
         match declaration {
             Declaration::FunctionDeclaration(function) => {
                 let own = function.id.as_ref().and_then(|id| id.symbol_id.get());
@@ -566,7 +564,7 @@ impl<'s> Uses<'s> {
         }
     }
 
-    fn expression<'a>(&mut self, expression: &Expression<'a>, last: bool) {
+    fn expression(&mut self, expression: &Expression<'_>, last: bool) {
         let shown = if last { Use::Shown } else { Use::Run };
         match expression.get_inner_expression() {
             Expression::AssignmentExpression(assignment) => {
@@ -635,9 +633,9 @@ impl Tree<'_> {
 }
 
 /// The line (1-based) on which `span` starts.
-pub(super) fn line_of(tree: &Tree<'_>, span: impl GetSpan) -> usize {
+pub(super) fn line_of(tree: &Tree<'_>, span: Span) -> usize {
     let text = tree.program.source_text;
-    let start = tree.range(span.span()).start + tree.reading.base() as usize;
+    let start = tree.range(span).start + tree.reading.base() as usize;
     let before = &text[..text.floor_char_boundary(start)];
     let mut ends = before.matches(['\n', '\r']).count();
     ends -= before.matches("\r\n").count();

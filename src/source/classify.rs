@@ -312,7 +312,7 @@ impl<'t, 'a> Text<'t, 'a> {
                 let chosen = match self.decide() {
                     Ok(Decision::One(chosen)) if chosen.is_function() => chosen,
                     // Functions go into the call, so that what comes of it may be the tool.
-                    Err(_) if !call.chained && (call.takes_function || call.is_function) => {
+                    Err(_) if !call.chained && (call.takes_function || call.in_place.is_some()) => {
                         return accept(Value::Unknown);
                     }
                     Err(_) if !call.chained => {
@@ -337,8 +337,8 @@ impl<'t, 'a> Text<'t, 'a> {
                 }
                 if chosen.use_ == Use::Shown
                     && !call.chained
-                    && !call.is_async
-                    && (call.is_function || call.takes_function)
+                    && call.in_place != Some(true)
+                    && (call.in_place.is_some() || call.takes_function)
                 {
                     // What an expression that uses the function gives may be the tool; else the function is.
                     let program: &'t Program<'a> = self.tree.program;
@@ -742,10 +742,8 @@ struct Call<'t> {
     arguments: Vec<&'t str>,
     /// Functions are among the arguments.
     takes_function: bool,
-    /// What is called is a function written in its place.
-    is_function: bool,
-    /// And an async one.
-    is_async: bool,
+    /// What is called is a function written in its place; whether it is async.
+    in_place: Option<bool>,
 }
 
 impl<'t> Call<'t> {
@@ -774,9 +772,9 @@ impl<'t> Call<'t> {
                             Value::Function { .. } | Value::Object(Members::One | Members::MaybeOne)
                         )
                     });
-                    let (is_function, is_async) = match value_of_literal(callee) {
-                        Value::Function { is_async } => (true, is_async),
-                        _ => (false, false),
+                    let in_place = match value_of_literal(callee) {
+                        Value::Function { is_async } => Some(is_async),
+                        _ => None,
                     };
                     let arguments = values
                         .filter_map(|argument| {
@@ -784,7 +782,7 @@ impl<'t> Call<'t> {
                         })
                         .collect();
                     let callee = root_of(callee).map(|(name, _)| name);
-                    return Some(Self { callee, chained, arguments, takes_function, is_function, is_async });
+                    return Some(Self { callee, chained, arguments, takes_function, in_place });
                 }
                 _ => return None,
             }

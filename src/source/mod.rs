@@ -6,7 +6,7 @@
 //! | text → tree, in the reading that fits | `parse.rs` |
 //! | tree → what the tool is, or why there is none | `classify.rs`, over the names of `candidates.rs` |
 //! | what else the tree says: packages, free names | `facts.rs` |
-//! | named imports from packages that are CommonJS | `named.rs` |
+//! | named imports from packages that are `CommonJS` | `named.rs` |
 //! | which environment variables prepared code reads | `env_names.rs` |
 //! | tool → edits that make the text runnable | `wrap.rs` |
 //! | TypeScript and JSX → JavaScript and a source map | `typescript.rs` |

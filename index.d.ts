@@ -345,7 +345,7 @@ export interface ExecutorOptions {
    * MiB of memory outside of the heap (buffers, WebAssembly, threads, native code) that a call may use; beyond it the call is
    * rejected with `MEMORY_LIMIT`. Together with the heap: what the one leaves the other may use. The kernel limits what each
    * process allocates (`RLIMIT_DATA`; from Node 24 on with 8.5 GiB more, which worker threads reserve for code); what all
-   * processes of the call really hold is looked at as `diskMb` is. Where calls have control groups (`controlGroup` of
+   * processes of the call really hold, shared memory and open files of memory included, is looked at as `diskMb` is. Where calls have control groups (`controlGroup` of
    * {@link isolationReport}), the kernel ends all of them at `memoryMb` and this and 256 MiB together
    * (and `diskMb`, where run folders are in memory). Linux.
    *
@@ -402,8 +402,8 @@ export interface ExecutorOptions {
   runFolders?: 'auto' | 'disk' | 'memory';
   /**
    * Processes that a call may have at once, its own included; beyond it the call is ended and rejected with `PROCESS_LIMIT`.
-   * Looked at as `diskMb` is. Where calls have control groups, the kernel refuses more than 16 processes and threads for each of these,
-   * and 256. Linux.
+   * Looked at as `diskMb` is. So are their threads: 16 for each of these, and 256. Where calls have control groups, the kernel refuses
+   * more. Linux.
    *
    * Default 128. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_MAX_PROCESSES`.
    */

@@ -962,7 +962,8 @@ impl Setup {
         };
         let process = &worker.started.process;
         let group = process.group().cloned();
-        let aside = gauge::aside(run.written(), process.pid(), process.keepers(), group.clone(), limits.call);
+        let whose = gauge::Whose { pid: process.pid(), keepers: process.keepers(), mark: process.mark() };
+        let aside = gauge::aside(run.written(), whose, group.clone(), limits.call);
         let aside = Aside { talk: state.talk(request), ..aside };
         let _outer = self.outer_call(request);
         let output = state.story.events.clone().filter(|_| request.wants_logs);

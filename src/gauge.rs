@@ -1,12 +1,15 @@
 //! What a running call takes of disk and memory, and how many processes it has: looked at from the side, at intervals, on the
 //! core's threads for blocking work. For what no `RLIMIT_*` can limit: those count per process or per user.
 
+#[cfg(target_os = "linux")]
+use std::collections::BTreeMap;
 use std::{
     fs,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
+use native_sandbox_confine::Mark;
 use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
@@ -21,6 +24,12 @@ use crate::{
 /// Before the first look, and between two: most calls are over by then, and none takes much in so short a time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Between two looks at a call that starts a lot.
+const NEAR_INTERVAL: Duration = Duration::from_millis(10);
+
+/// However long looks take.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(2);
+
 /// A look may take this part of the time at most, so that a call with many files does not keep a thread busy.
 const LOOK_SHARE: u32 = 20;
 
@@ -30,64 +39,98 @@ const DEPTH_LIMIT_FOLDERS: usize = 1024;
 /// How old the count of [`memory_kills`] that a call begins with may be.
 const KILLS_FRESH: Duration = Duration::from_secs(1);
 
-/// What is seen of a call from the side. `keepers` of its processes are not the function's; `group` is its control group.
-pub fn aside(
-    written: Written,
-    pid: u32,
-    keepers: u32,
-    group: Option<Arc<Group>>,
-    limits: CallLimits,
-) -> Aside {
+/// By what the processes of a call are known.
+#[derive(Debug, Clone, Copy)]
+pub struct Whose {
+    /// Its main process: what is below it is the call's.
+    pub pid: u32,
+    /// How many of these are not the function's.
+    pub keepers: u32,
+    /// What all that the function starts is marked by, wherever it is.
+    pub mark: Option<Mark>,
+}
+
+/// What is seen of a call from the side. `group` is its control group.
+pub fn aside(written: Written, whose: Whose, group: Option<Arc<Group>>, limits: CallLimits) -> Aside {
     let before = memory_kills_lately();
     Aside {
         room_is_limited: !matches!(written, Written::Disk(_)),
-        exceeded: Box::pin(exceeded(written, pid, keepers, limits)),
+        exceeded: Box::pin(exceeded(written, whose, limits)),
         oom_killed: Box::new(move || memory_kills().zip(before).is_some_and(|(now, before)| now > before)),
         counted: Box::new(move || group.as_ref().map_or_else(Counted::default, |group| group.counted())),
         talk: None,
     }
 }
 
-/// Looks until a limit is exceeded; for ever if none is. `written` is the call's, `pid` is its main process. Cancel-safe: a look
-/// under way ends by itself.
-async fn exceeded(written: Written, pid: u32, keepers: u32, limits: CallLimits) -> SandboxError {
+/// Looks until a limit is exceeded; for ever if none is. `written` is the call's. Cancel-safe: a look under way ends by itself.
+async fn exceeded(written: Written, whose: Whose, limits: CallLimits) -> SandboxError {
     let mut wait = LOOK_INTERVAL;
     let mut written = written;
     loop {
         sleep(wait).await;
         let began = Instant::now();
         let looked = spawn_blocking(move || {
-            let found = look(&written, pid, keepers, &limits);
+            let found = look(&written, whose, &limits);
             (written, found)
         });
         // Broken off or panicked: there is nobody left to tell.
         let Ok((back, found)) = looked.await else { return std::future::pending().await };
-        if let Some(error) = found {
-            return error;
-        }
         written = back;
-        wait = LOOK_INTERVAL.max(began.elapsed() * LOOK_SHARE);
+        let interval = match found {
+            Found::Exceeded(error) => return *error,
+            Found::Near => NEAR_INTERVAL,
+            Found::Nothing => LOOK_INTERVAL,
+        };
+        wait = interval.max((began.elapsed() * LOOK_SHARE).min(LOOK_INTERVAL_MAX));
     }
 }
 
-fn look(written: &Written, pid: u32, keepers: u32, limits: &CallLimits) -> Option<SandboxError> {
-    let tree = tree(pid);
-    let processes = (tree.len() as u64).saturating_sub(keepers.into());
+/// What a look gave.
+#[derive(Debug)]
+enum Found {
+    Nothing,
+    /// More than half of a limit that is reached in no time.
+    Near,
+    Exceeded(Box<SandboxError>),
+}
+
+fn look(written: &Written, whose: Whose, limits: &CallLimits) -> Found {
+    let exceeded = |error| Found::Exceeded(Box::new(error));
+    let call = of_call(whose);
+    let processes = (call.len() as u64).saturating_sub(whose.keepers.into());
     if processes > u64::from(limits.processes) {
-        return Some(breach::of_processes(processes, limits));
+        return exceeded(breach::of_processes(processes, limits));
     }
-    let resident = tree.iter().fold(0_u64, |sum, pid| sum.saturating_add(resident_bytes(*pid)));
-    if resident > limits.resident_bytes(processes) {
-        return Some(breach::of_memory(resident, limits));
+    let threads = call.iter().map(|(_, threads)| u64::from(*threads)).sum::<u64>();
+    if threads > u64::from(limits.tasks()) {
+        return exceeded(breach::of_threads(threads, limits));
     }
-    look_at(written, limits)
+    let pids: Vec<i32> = call.iter().map(|(pid, _)| *pid).collect();
+    let disk = match written {
+        Written::Disk(folders) => Some(&folders[0]),
+        Written::Memory => None,
+    };
+    let held = held::by(&pids, disk.map(std::path::PathBuf::as_path));
+    let limit_bytes = limits.resident_bytes(processes);
+    if held.memory_bytes() > limit_bytes {
+        let exact = held.exact_bytes(&pids);
+        if exact > limit_bytes {
+            return exceeded(breach::of_memory(exact, limits));
+        }
+    }
+    if let Some(error) = look_at(written, held.disk_bytes, limits) {
+        return exceeded(error);
+    }
+    let is_near = threads > u64::from(limits.tasks()) / 4 || processes > u64::from(limits.processes) / 2;
+    if is_near { Found::Near } else { Found::Nothing }
 }
 
 /// Processes of a tree, without its keepers, and resident bytes of all of them; `None` where nothing of it is found.
 pub fn of_tree(pid: u32, keepers: u32) -> Option<(u64, u64)> {
-    let tree = tree(pid);
+    let tree = of_call(Whose { pid, keepers, mark: None });
     let processes = (tree.len() as u64).saturating_sub(keepers.into());
-    let resident = tree.iter().fold(0_u64, |sum, pid| sum.saturating_add(resident_bytes(*pid)));
+    let pids: Vec<i32> = tree.iter().map(|(pid, _)| *pid).collect();
+    let resident = held::by(&pids, None).memory_bytes();
     (!tree.is_empty()).then_some((processes, resident))
 }
 
@@ -101,9 +144,9 @@ pub fn bytes_in(folders: &[std::path::PathBuf], enough: u64) -> u64 {
     if used.files == u64::MAX { u64::MAX } else { used.bytes }
 }
 
-/// What exceeds a limit in what the call wrote.
-fn look_at(written: &Written, limits: &CallLimits) -> Option<SandboxError> {
-    let mut used = Used { files_limit: DISK_LIMIT_FILES, ..Used::default() };
+/// What exceeds a limit in what the call wrote; `unlinked_bytes` of it are in files that have no name any more.
+fn look_at(written: &Written, unlinked_bytes: u64, limits: &CallLimits) -> Option<SandboxError> {
+    let mut used = Used { bytes: unlinked_bytes, files_limit: DISK_LIMIT_FILES, ..Used::default() };
     match written {
         Written::Memory => return None,
         Written::Disk(folders) => {
@@ -235,35 +278,193 @@ impl Folder {
     }
 }
 
-/// A process and all below it; empty where that cannot be found out.
+/// The processes of a call with the threads of each: the main one, all below it, and all that have its mark; empty where that cannot
+/// be found out.
 #[cfg(target_os = "linux")]
-fn tree(pid: u32) -> Vec<i32> {
-    let Ok(pid) = i32::try_from(pid) else { return Vec::new() };
-    let living = table::all();
-    let living: Vec<_> = living.iter().filter(|entry| !entry.zombie).copied().collect();
-    let main = living.iter().find(|entry| entry.pid == pid).map(|entry| entry.pid);
-    main.into_iter()
-        .chain(native_sandbox_protocol::stat::below(&living, &[pid]).into_iter().map(|entry| entry.pid))
-        .collect()
+fn of_call(whose: Whose) -> Vec<(i32, u32)> {
+    let Ok(pid) = i32::try_from(whose.pid) else { return Vec::new() };
+    let table = table::all();
+    let living: Vec<_> = table.iter().filter(|known| !known.entry.zombie).collect();
+    let entries: Vec<_> = living.iter().map(|known| known.entry).collect();
+    let at = |pid| living.iter().find(|known| known.entry.pid == pid);
+    let main = at(pid);
+    let below = native_sandbox_protocol::stat::below(&entries, &[pid]);
+    // A user of its own is one that its zygote, or whatever started it, has not.
+    let user = main.and_then(|main| {
+        main.user.filter(|_| at(main.entry.parent).is_none_or(|parent| parent.user != main.user))
+    });
+    let is_named = |known: &&&table::Known| {
+        (known.mark.is_some() && known.mark == whose.mark) || (known.user.is_some() && known.user == user)
+    };
+    let named = living.iter().filter(is_named).map(|known| known.entry);
+    let all = main.map(|main| main.entry).into_iter().chain(below).chain(named);
+    all.map(|entry| (entry.pid, entry.threads)).collect::<BTreeMap<_, _>>().into_iter().collect()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn tree(_: u32) -> Vec<i32> {
+fn of_call(_: Whose) -> Vec<(i32, u32)> {
     Vec::new()
 }
 
-/// What a process holds of its own; without what it has mapped from files.
-#[cfg(target_os = "linux")]
-fn resident_bytes(pid: i32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let anonymous = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = anonymous.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.unwrap_or(0).saturating_mul(1024)
+#[cfg(not(target_os = "linux"))]
+mod held {
+    #[derive(Default)]
+    pub(super) struct Held {
+        pub(super) disk_bytes: u64,
+    }
+
+    impl Held {
+        pub(super) fn memory_bytes(&self) -> u64 {
+            0
+        }
+
+        pub(super) fn exact_bytes(&self, _: &[i32]) -> u64 {
+            0
+        }
+    }
+
+    pub(super) fn by(_: &[i32], _: Option<&std::path::Path>) -> Held {
+        Held::default()
+    }
 }
 
-#[cfg(not(target_os = "linux"))]
-fn resident_bytes(_: i32) -> u64 {
-    0
+/// What processes hold of memory, mapped or by descriptors only, and of disk space in files that have no name any more.
+#[cfg(target_os = "linux")]
+mod held {
+    use std::{
+        collections::BTreeMap,
+        fs,
+        os::unix::{ffi::OsStrExt, fs::MetadataExt},
+        path::Path,
+    };
+
+    const KIB: u64 = 1024;
+    /// Bytes of a block, whatever those of the file system are.
+    const BLOCK_BYTES: u64 = 512;
+    /// How targets of descriptors begin that are memory and no more.
+    const MEMORY_FILES: [&[u8]; 3] = [b"/memfd:", b"/dev/shm/", b"/dev/zero"];
+    /// How those end that have no name any more.
+    const UNLINKED: &[u8] = b" (deleted)";
+
+    #[derive(Debug, Default)]
+    pub(super) struct Held {
+        /// Of its own, of all processes.
+        anonymous_bytes: u64,
+        /// Shared, mapped; what two have mapped counts twice.
+        shared_bytes: u64,
+        /// In files of memory, by device and number: each counts once.
+        files: BTreeMap<(u64, u64), u64>,
+        /// In files on disk without a name.
+        pub(super) disk_bytes: u64,
+    }
+
+    impl Held {
+        fn files_bytes(&self) -> u64 {
+            self.files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        }
+
+        /// At most: what is in a file of memory and mapped as well counts more than once.
+        pub(super) fn memory_bytes(&self) -> u64 {
+            self.anonymous_bytes.saturating_add(self.shared_bytes).saturating_add(self.files_bytes())
+        }
+
+        /// The same with each page once. Takes the longer the more is mapped.
+        pub(super) fn exact_bytes(&self, pids: &[i32]) -> u64 {
+            let mapped = pids.iter().map(|pid| {
+                let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).ok();
+                maps.map_or_else(|| resident(*pid).1, |maps| shared_in(&maps, &self.files))
+            });
+            mapped.fold(self.anonymous_bytes.saturating_add(self.files_bytes()), u64::saturating_add)
+        }
+    }
+
+    /// Looks at these processes. `disk` is a folder on the disk that unlinked files count for.
+    pub(super) fn by(pids: &[i32], disk: Option<&Path>) -> Held {
+        let disk = disk.and_then(|folder| fs::metadata(folder).ok()).map(|metadata| metadata.dev());
+        let (mut held, mut unlinked) = (Held::default(), BTreeMap::new());
+        for pid in pids {
+            let (anonymous, shared) = resident(*pid);
+            held.anonymous_bytes = held.anonymous_bytes.saturating_add(anonymous);
+            held.shared_bytes = held.shared_bytes.saturating_add(shared);
+            let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+            for descriptor in open.flatten() {
+                let path = descriptor.path();
+                let Ok(target) = fs::read_link(&path) else { continue };
+                let target = target.as_os_str().as_bytes();
+                let is_memory = MEMORY_FILES.iter().any(|start| target.starts_with(start));
+                let is_unlinked = disk.is_some() && target.ends_with(UNLINKED);
+                if !(is_memory || is_unlinked) {
+                    continue;
+                }
+                let Ok(found) = fs::metadata(&path) else { continue };
+                let (name, bytes) = ((found.dev(), found.ino()), found.blocks().saturating_mul(BLOCK_BYTES));
+                if is_memory && found.is_file() {
+                    held.files.insert(name, bytes);
+                } else if found.is_file() && found.nlink() == 0 && Some(found.dev()) == disk {
+                    unlinked.insert(name, bytes);
+                }
+            }
+        }
+        held.disk_bytes = unlinked.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        held
+    }
+
+    /// What a process has of its own, and what it shares, without what it has mapped from files of a disk.
+    pub(super) fn resident(pid: i32) -> (u64, u64) {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        (kib(&text, "RssAnon:"), kib(&text, "RssShmem:"))
+    }
+
+    fn kib(text: &str, name: &str) -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+        kib.unwrap_or(0).saturating_mul(KIB)
+    }
+
+    /// Shared memory in a process's maps (`smaps`), each page by its share; without that of `files`, and without files that have a
+    /// name: those count as what was written.
+    fn shared_in(maps: &str, files: &BTreeMap<(u64, u64), u64>) -> u64 {
+        let (mut sum, mut counts) = (0_u64, false);
+        for line in maps.lines() {
+            if let Some(rest) = line.strip_prefix("Pss:") {
+                let kib = rest.trim().strip_suffix(" kB").and_then(|kib| kib.trim().parse::<u64>().ok());
+                sum = sum.saturating_add(if counts { kib.unwrap_or(0).saturating_mul(KIB) } else { 0 });
+            } else if let Some(shares) = shares(line, files) {
+                counts = shares;
+            }
+        }
+        sum
+    }
+
+    /// Whether the mapping that this line begins is shared memory without a file that counts elsewhere; none if it begins none.
+    fn shares(line: &str, files: &BTreeMap<(u64, u64), u64>) -> Option<bool> {
+        let mut columns = line.split_ascii_whitespace();
+        let (range, mode, _, device, number) =
+            (columns.next()?, columns.next()?, columns.next()?, columns.next()?, columns.next()?);
+        range.split_once('-').filter(|(first, _)| u64::from_str_radix(first, 16).is_ok())?;
+        let number: u64 = number.parse().ok()?;
+        let (major, minor) = device.split_once(':')?;
+        let part = |hex| u32::from_str_radix(hex, 16).ok();
+        let device = rustix::fs::makedev(part(major)?, part(minor)?);
+        let is_memory = number != 0 && line.ends_with("(deleted)") && !files.contains_key(&(device, number));
+        Some(mode.ends_with('s') && is_memory)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn shared_memory_counts_by_its_share_and_what_has_a_file_that_counts_does_not() {
+            let maps = "7f00-7f10 rw-s 00000000 00:01 5 /dev/zero (deleted)\nRss: 64 kB\nPss: 32 kB\nPss_Dirty: 9 kB\n\
+                        7f10-7f20 rw-s 00000000 00:01 6 /memfd:x (deleted)\nPss: 8 kB\n\
+                        7f20-7f30 rw-p 00000000 00:00 0\nPss: 100 kB\n\
+                        7f30-7f40 rw-s 00000000 00:2a 7 /work/file\nPss: 50 kB\n";
+            assert_eq!(shared_in(maps, &BTreeMap::new()), 40 * KIB);
+            let files = BTreeMap::from([((rustix::fs::makedev(0, 1), 6), 8 * KIB)]);
+            assert_eq!(shared_in(maps, &files), 32 * KIB);
+        }
+    }
 }
 
 /// The processes of the machine. Many calls look at about the same time, and each process costs some 10 µs to read: what one
@@ -276,7 +477,10 @@ mod table {
         time::{Duration, Instant},
     };
 
+    use native_sandbox_confine::Mark;
     use native_sandbox_protocol::stat::{Entry, parse};
+
+    use crate::sys;
 
     /// How old a table may be.
     const FRESH: Duration = Duration::from_millis(40);
@@ -284,28 +488,42 @@ mod table {
     /// More processes are not looked at: no machine that has as many works any more.
     const PROCESSES_LIMIT: usize = 100_000;
 
-    type Table = Option<(Instant, Arc<[Entry]>)>;
+    /// A process.
+    #[derive(Debug, Clone, Copy)]
+    pub(super) struct Known {
+        pub(super) entry: Entry,
+        pub(super) mark: Option<Mark>,
+        /// Of those whose mark cannot be told.
+        pub(super) user: Option<u32>,
+    }
+
+    type Processes = Arc<[Known]>;
+    type Table = Option<(Instant, Processes)>;
 
     static LAST: Mutex<Table> = Mutex::new(None);
 
-    pub(super) fn all() -> Arc<[Entry]> {
+    pub(super) fn all() -> Processes {
         // Held while reading: whoever comes meanwhile wants the same.
         let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
         match &*last {
             Some((at, table)) if at.elapsed() < FRESH => Arc::clone(table),
             _ => {
-                let table: Arc<[Entry]> = read().into();
+                let table: Processes = read().into();
                 *last = Some((Instant::now(), Arc::clone(&table)));
                 table
             }
         }
     }
 
-    fn read() -> Vec<Entry> {
+    fn read() -> Vec<Known> {
         let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
         let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
         pids.take(PROCESSES_LIMIT)
             .filter_map(|pid| parse(&fs::read(format!("/proc/{pid}/stat")).ok()?))
+            .map(|entry| {
+                let (mark, user) = sys::name_of(entry.pid);
+                Known { entry, mark, user }
+            })
             .collect()
     }
 }
@@ -349,8 +567,15 @@ mod tests {
         processes: 1000,
     };
 
+    fn whose() -> Whose {
+        Whose { pid: std::process::id(), keepers: 0, mark: None }
+    }
+
     fn code(written: &Written, limits: &CallLimits) -> Option<crate::error::Code> {
-        look(written, std::process::id(), 0, limits).map(|error| error.code)
+        match look(written, whose(), limits) {
+            Found::Exceeded(error) => Some(error.code),
+            Found::Near | Found::Nothing => None,
+        }
     }
 
     #[cfg(unix)]
@@ -371,11 +596,31 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
+    fn memory_in_a_file_that_nobody_has_mapped_counts_and_so_does_a_file_without_a_name() {
+        use std::io::Write;
+        let own = [i32::try_from(std::process::id()).unwrap()];
+        let before = held::by(&own, None).memory_bytes();
+        let memory = rustix::fs::memfd_create("gauge", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        fs::File::from(memory.try_clone().unwrap()).write_all(&vec![1; 64 << 20]).unwrap();
+        assert!(held::by(&own, None).memory_bytes() > before + (48 << 20));
+        drop(memory);
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let mut file = fs::File::create(folder.path().join("file")).unwrap();
+        file.write_all(&vec![1; 4 << 20]).unwrap();
+        file.sync_all().unwrap();
+        let unlinked = || held::by(&own, Some(folder.path())).disk_bytes;
+        let before = unlinked();
+        fs::remove_file(folder.path().join("file")).unwrap();
+        assert!(unlinked() >= before + (4 << 20));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
     fn this_process_counts() {
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(tree(std::process::id()).contains(&own));
-        assert!(tree(u32::MAX).is_empty());
-        assert!(resident_bytes(own) > 100_000);
+        assert!(of_call(whose()).iter().any(|(pid, threads)| *pid == own && *threads > 0));
+        assert!(of_call(Whose { pid: u32::MAX, ..whose() }).is_empty());
+        assert!(held::resident(own).0 > 100_000);
         assert_eq!(
             code(&Written::Memory, &CallLimits { processes: 0, ..LIMITS }),
             Some(crate::error::Code::ProcessLimit)

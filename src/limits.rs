@@ -138,7 +138,9 @@ pub fn report(in_groups: bool, cpus: bool) -> Value {
             linux,
             &by_group(
                 "the kernel (RLIMIT_DATA), per process, with room for what Node reserves; and looks at what the call's processes hold \
-                 together: a call can exceed it between two looks",
+                 together, shared memory and files of memory included: a call can exceed it between two looks. Not looked at: what is \
+                 in pipes (64 KiB each) and sockets (some 0.4 MiB each) and files of memory on their way through a socket \
+                 (fileSizeMb each), up to openFiles descriptors for each process",
             ),
         ),
         limit("cpuSeconds", cfg!(unix), "the kernel (RLIMIT_CPU), per process"),
@@ -159,9 +161,10 @@ pub fn report(in_groups: bool, cpus: bool) -> Value {
             "maxProcesses",
             linux,
             &by_group(
-                "looks at the call's process tree while it runs; a call can exceed it between two looks. Where it has a user of its own \
-                 (layer privateUser), the kernel keeps it from more than 16 threads for each of these processes (RLIMIT_NPROC), \
-                 calls of one tree together from four times as many",
+                "looks at the call's processes, wherever they are, while it runs; a call can exceed it between two looks. They may have 16 \
+                 threads for each of these processes, and 256, together: looked at as well, and where a call has a user of its own (layer \
+                 privateUser) kept by the kernel (RLIMIT_NPROC); calls of one tree have one user, whose limit is that of 32 calls up to \
+                 16,384 threads, and of 4 calls above",
             ),
         ),
     ])

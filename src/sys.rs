@@ -4,7 +4,10 @@
 pub use unix::{Reaped, is_passing, own_library, reap, register, wait_until_dead};
 
 #[cfg(target_os = "linux")]
-pub use linux::{is_outside, landlock_abi, processes, resume_if_stopped, signal_exactly};
+pub use linux::{
+    is_dead, is_outside, landlock_abi, mark_of, name_of, numbers, processes, resume_if_stopped, set_mark,
+    signal_exactly, signal_marked,
+};
 
 /// See the one for Unix.
 #[cfg(not(unix))]
@@ -127,6 +130,7 @@ mod unix {
 mod linux {
     use std::{fs, io};
 
+    use native_sandbox_confine::Mark;
     use native_sandbox_protocol::stat::{Entry, parse};
     use rustix::{
         io::Errno,
@@ -142,10 +146,59 @@ mod linux {
         u32::try_from(abi).map_err(|_| io::Error::last_os_error())
     }
 
+    /// The mark of a process, if it has one. Asks the kernel, and `/proc` only where that does not tell this user.
+    pub fn mark_of(pid: i32) -> Option<Mark> {
+        match told_mark_of(pid) {
+            Err(errno) if errno == libc::EPERM => {}
+            told => return told.ok().flatten(),
+        }
+        let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Max realtime timeout"))?;
+        Mark::of_limit(line.split_ascii_whitespace().nth(1)?.parse().ok()?)
+    }
+
+    /// By what a process is told from those of others: its mark, or, where the kernel does not tell that, as it belongs to another user,
+    /// that user.
+    pub fn name_of(pid: i32) -> (Option<Mark>, Option<u32>) {
+        match told_mark_of(pid) {
+            Ok(mark) => (mark, None),
+            Err(errno) if errno == libc::EPERM => (None, user_of(pid)),
+            Err(_) => (None, None),
+        }
+    }
+
+    fn user_of(pid: i32) -> Option<u32> {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        line.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    fn told_mark_of(pid: i32) -> Result<Option<Mark>, i32> {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a null pointer for what is not to be set, and one to a local.
+        match unsafe { libc::prlimit(pid, libc::RLIMIT_RTTIME, std::ptr::null(), &raw mut limit) } {
+            0 => Ok(Mark::of_limit(limit.rlim_max)),
+            _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+        }
+    }
+
+    /// Marks a process; whether that could be done.
+    pub fn set_mark(pid: i32, mark: Mark) -> bool {
+        let limit = libc::rlimit { rlim_cur: mark.limit(), rlim_max: mark.limit() };
+        // SAFETY: a pointer to a local, and a null pointer for what is not asked for. 0 would mean this process.
+        pid > 1
+            && unsafe { libc::prlimit(pid, libc::RLIMIT_RTTIME, &raw const limit, std::ptr::null_mut()) } == 0
+    }
+
+    /// The numbers of all processes that `/proc` shows.
+    pub fn numbers() -> Vec<i32> {
+        let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
+        all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
     /// Every process that `/proc` shows. Takes some 10 µs for each.
     pub fn processes() -> Vec<Entry> {
-        let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
-        all.flatten().filter_map(|entry| read(entry.file_name().to_str()?.parse().ok()?)).collect()
+        numbers().into_iter().filter_map(read).collect()
     }
 
     fn read(pid: i32) -> Option<Entry> {
@@ -171,8 +224,26 @@ mod linux {
 
     /// Signals this process, never another that got its number since it was seen.
     pub fn signal_exactly(entry: &Entry, signal: Signal) {
-        let Some(pid) = Pid::from_raw(entry.pid).filter(|pid| *pid != Pid::INIT) else { return };
-        let same = || read(entry.pid).is_some_and(|now| now.started_ticks == entry.started_ticks);
+        signal_if(entry.pid, signal, || {
+            read(entry.pid).is_some_and(|now| now.started_ticks == entry.started_ticks)
+        });
+    }
+
+    /// Signals the process of this number if it is marked so.
+    pub fn signal_marked(pid: i32, mark: Mark, signal: Signal) {
+        signal_if(pid, signal, || mark_of(pid) == Some(mark));
+    }
+
+    /// Whether it is dead and only waits to be reaped, or is no more.
+    pub fn is_dead(pid: i32) -> bool {
+        match fs::read(format!("/proc/{pid}/stat")) {
+            Ok(stat) => parse(&stat).is_none_or(|entry| entry.zombie),
+            Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+        }
+    }
+
+    fn signal_if(pid: i32, signal: Signal, same: impl Fn() -> bool) {
+        let Some(pid) = Pid::from_raw(pid).filter(|pid| *pid != Pid::INIT) else { return };
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) if same() => drop(pidfd_send_signal(fd, signal)),
             // Before Linux 5.3 there is no pidfd: the check right before the signal is the best there is.

@@ -13,6 +13,7 @@ mod bytes;
 mod cradle;
 #[cfg(target_os = "linux")]
 mod init;
+mod mark;
 #[cfg(target_os = "linux")]
 mod mounts;
 #[cfg(target_os = "linux")]
@@ -26,6 +27,7 @@ pub use apply::{Failed, apply, enter_group, set_limit};
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
 #[cfg(target_os = "linux")]
 pub use cradle::{Cradle, FIRST_CHILD, dismiss};
+pub use mark::{CALL_NUMBERS_END, Mark};
 #[cfg(target_os = "linux")]
 pub use pids::nest;
 pub use plan::{

@@ -8,7 +8,7 @@ use std::{
     ptr,
 };
 
-use native_sandbox_confine::{self as confine, Plan, set_limit};
+use native_sandbox_confine::{self as confine, Mark, Plan, set_limit};
 use native_sandbox_protocol::{Limits, MAX_FDS, MAX_TARGET_FD, Spawn, Step, trial::Trial};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -49,15 +49,18 @@ pub(crate) struct Surroundings {
     launcher: i32,
     /// What goes into the child's `oom_score_adj`.
     oom_score: Option<Vec<u8>>,
+    /// What a child is marked by, if the launcher is.
+    mark: Option<u64>,
 }
 
 impl Surroundings {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(mark: Option<Mark>) -> io::Result<Self> {
         let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into();
         let own = std::fs::read_to_string("/proc/self/oom_score_adj").ok();
         let own = own.and_then(|text| text.trim().parse::<i32>().ok());
         let oom_score = own.map(|score| (score + OOM_SCORE_ADD).min(1000).to_string().into_bytes());
-        Ok(Self { null, launcher: rustix::process::getpid().as_raw_pid(), oom_score })
+        let mark = mark.map(|mark| mark.of_started().limit());
+        Ok(Self { null, launcher: rustix::process::getpid().as_raw_pid(), oom_score, mark })
     }
 }
 
@@ -309,6 +312,7 @@ impl<'a> Prepared<'a> {
             && set_limit(libc::RLIMIT_FSIZE, file_size_bytes, 0)
             && set_limit(libc::RLIMIT_CPU, cpu_seconds, 1)
             && set_limit(libc::RLIMIT_DATA, data_bytes, 0)
+            && set_limit(libc::RLIMIT_RTTIME, self.surroundings.mark, 0)
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn run() -> io::Result<()> {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::CONT));
     let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let signals = sys::child_signals()?;
-    let surroundings = Surroundings::new()?;
+    let surroundings = Surroundings::new(sys::mark())?;
     // Same-uid processes, workers among them, can then neither trace it nor take its descriptors.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     control.send(&FromLauncher::Ready { version: VERSION });

@@ -6,6 +6,7 @@ use std::{
     ptr,
 };
 
+use native_sandbox_confine::{Mark, set_limit};
 use native_sandbox_protocol::Status;
 use rustix::fd::AsFd;
 
@@ -31,6 +32,21 @@ pub(crate) fn close_inherited() {
         // SAFETY: as above; the directory's own descriptor is closed already, closing it again only gives EBADF.
         unsafe { libc::close(fd) };
     }
+}
+
+/// Marks this process, and so all that it starts, as one launcher's. None where its limits do not allow it: it is run by something
+/// that is marked already, or that has set this limit.
+pub(crate) fn mark() -> Option<Mark> {
+    let mut random = [0_u8; 4];
+    // SAFETY: writes into the array.
+    let drawn = unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+    let mark = Mark::of_launcher(u32::from_ne_bytes(random));
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a pointer to a local.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_RTTIME, &raw mut limit) } == 0;
+    let may =
+        drawn == 4 && known && limit.rlim_max >= mark.limit() && Mark::of_limit(limit.rlim_max).is_none();
+    (may && set_limit(libc::RLIMIT_RTTIME, Some(mark.limit()), 0)).then_some(mark)
 }
 
 /// Ignores the signals that reach a whole session or service at once: the launcher ends when its host does.

@@ -51,8 +51,12 @@ const OF_NPM: u64 = 1 << DAC_OVERRIDE;
 /// that wait for one, may be there at a time. An empty one takes some 10 KiB of the kernel's memory.
 const SLOTS: u32 = 32;
 
-/// How many calls of one tree at a time may use all of their processes.
+/// How many calls of one tree at a time may use all of their threads, and as far as what number of threads all of them may: the kernel
+/// counts by user, and theirs is one. A call that has more than its own share is ended by `gauge`, before it has taken that of
+/// its neighbours.
 const CALLS_OF_A_TREE: u32 = 4;
+const MORE_CALLS_OF_A_TREE: u32 = 32;
+const TASKS_OF_A_TREE: u32 = 16_384;
 
 /// `CLONE_NEW*`.
 const MOUNT_NAMESPACE: u32 = 0x0002_0000;
@@ -307,7 +311,7 @@ impl Policy {
         rules.push(optional(Path::new("/proc"), READ));
         let plan = self.plan(Born::Forked, user, 0, rules, 0, self.terms());
         // Its workers are its user's, too.
-        let plan = Plan { tasks: plan.tasks.map(|tasks| tasks.saturating_mul(CALLS_OF_A_TREE)), ..plan };
+        let plan = Plan { tasks: plan.tasks.map(tasks_of_tree), ..plan };
         if !self.has_pids() {
             return plan;
         }
@@ -465,6 +469,12 @@ impl Policy {
             seccomp: part.map_or_else(Vec::new, |part| seccomp::filter(terms, part)),
         }
     }
+}
+
+/// Threads of all calls of a tree together, for so many of one.
+fn tasks_of_tree(tasks: u32) -> u32 {
+    let many = tasks.saturating_mul(MORE_CALLS_OF_A_TREE).min(TASKS_OF_A_TREE);
+    many.max(tasks.saturating_mul(CALLS_OF_A_TREE))
 }
 
 /// What every process reads. A forked one is under its zygote's exact rules already: to it the folders at the top count,

@@ -251,6 +251,8 @@ enum When {
     NotZero(u32),
     /// The first argument is not this, or the second not 0: it means others than the caller.
     NotSelf(u32),
+    /// The first argument is not 0, the caller itself, or the second is this limit and the third says what it is to be.
+    ForeignLimit(u32),
     /// Always, but where the argument is a null pointer nothing is done, as if it were done.
     NothingIfNull(u32),
     /// One of these bits is set.
@@ -332,8 +334,13 @@ fn rules(terms: Terms) -> Vec<Rule> {
             &["socketpair"],
         );
     }
-    // 0 is the caller itself.
-    add("sets limits of other processes of the same user", NotZero(0), &["prlimit64"]);
+    let mark = "takes off the mark that what a launcher starts is known by";
+    add(
+        "sets limits of other processes of the same user, or takes off the mark that what a launcher starts is known by",
+        When::ForeignLimit(libc::RLIMIT_RTTIME),
+        &["prlimit64"],
+    );
+    add(mark, OneOf(0, &[libc::RLIMIT_RTTIME]), &["setrlimit"]);
     add(
         "slows other processes of the same user down",
         NotZero(0),
@@ -633,6 +640,17 @@ fn body(rule: &Rule) -> Vec<Instruction> {
             about.extend(answer_if(&[0], allow));
             about.push(refuse);
             steps.extend(only_if(which, about));
+            steps.push(refuse);
+        }
+        When::ForeignLimit(limit) => {
+            let mut new = vec![load(2)];
+            new.extend(only_if(0, vec![load_high(2), step(IF_EQUAL, 0, 0, 1), allow, refuse]));
+            new.push(refuse);
+            let mut own = vec![load(1)];
+            own.extend(only_if(limit, new));
+            own.push(allow);
+            steps.push(load(0));
+            steps.extend(only_if(0, own));
             steps.push(refuse);
         }
         When::NothingIfNull(argument) => {
@@ -1046,6 +1064,11 @@ mod tests {
         let first = |call, argument| answer(OPEN, call, [argument, 0, 0, 0, 0, 0]);
         let second = |call, argument| answer(OPEN, call, [0, argument, 0, 0, 0, 0]);
         assert_eq!((first("prlimit64", 0), first("prlimit64", 7)), (None, EPERM));
+        let of_itself = |limit, new| answer(OPEN, "prlimit64", [0, limit, new, 1, 0, 0]);
+        let mark = u64::from(libc::RLIMIT_RTTIME);
+        assert_eq!([of_itself(7, 1), of_itself(mark, 0), of_itself(mark, 1)], [None, None, EPERM]);
+        assert_eq!((of_itself(mark, 1 << 32), of_itself(1 << 32 | mark, 1)), (EPERM, EPERM));
+        assert_eq!((first("setrlimit", 7), first("setrlimit", mark)), (None, EPERM));
         assert_eq!((first("get_robust_list", 0), first("get_robust_list", 7)), (None, EPERM));
         // What libc forks and starts threads by.
         assert_eq!((first("clone", 0x0120_0011), first("clone", 0x003d_0f00)), (None, None));

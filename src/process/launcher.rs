@@ -148,6 +148,9 @@ impl LauncherSpawner {
 
     async fn start(&self, command: Command) -> Result<Started, SpawnError> {
         let program = command.program.display().to_string();
+        // Behind a keeper it has another number, and what it starts is below that.
+        let is_worker =
+            command.channel && command.confinement.as_ref().is_none_or(|plan| plan.keepers() == 0);
         let keepers = command.confinement.as_ref().map_or(0, |plan| plan.keepers());
         let group = command.group.clone();
         // Never closed, so this only waits.
@@ -185,6 +188,7 @@ impl LauncherSpawner {
         }
         unborn.defuse();
         let process = Process::new(pid, control, watched).kept_by(keepers).in_group(group);
+        let process = if is_worker { process.marked() } else { process };
         host_ends.started(process, &program)
     }
 }

@@ -19,9 +19,11 @@ pub mod windows;
 #[cfg(target_os = "linux")]
 pub mod zygote;
 
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::{ffi::OsString, fmt, future::Future, path::PathBuf, pin::Pin, sync::Arc};
 
-use native_sandbox_confine::Plan;
+use native_sandbox_confine::{Mark, Plan};
 use native_sandbox_protocol::trial::Trial;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -154,12 +156,13 @@ pub struct Process {
     held: Option<Arc<()>>,
     keepers: u32,
     group: Option<Arc<Group>>,
+    mark: Option<Mark>,
 }
 
 impl Process {
     /// Made by a [`Spawner`]; tests make their own.
     pub fn new(pid: u32, control: Arc<dyn Control>, state: watch::Receiver<TreeState>) -> Self {
-        Self { pid, control, state, held: None, keepers: 0, group: None }
+        Self { pid, control, state, held: None, keepers: 0, group: None, mark: None }
     }
 
     /// Keeps `token` for as long as this lives: who gave it out can count what is in use.
@@ -192,6 +195,24 @@ impl Process {
     /// What can be done to it while another waits for it.
     pub fn control(&self) -> Arc<dyn Control> {
         Arc::clone(&self.control)
+    }
+
+    /// Marks it as a call's, so that all it starts from now on can be told from what others started. Where that cannot be done there is no
+    /// mark.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn marked(mut self) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let pid = i32::try_from(self.pid).unwrap_or(0);
+        let launcher = Some(pid).filter(|pid| *pid > 1).and_then(crate::sys::mark_of);
+        let mark = launcher.map(|mark| mark.of_call(NEXT.fetch_add(1, Ordering::Relaxed)));
+        self.mark = mark.filter(|mark| crate::sys::set_mark(pid, *mark));
+        self
+    }
+
+    /// What it and all that it starts is marked by.
+    pub fn mark(&self) -> Option<Mark> {
+        self.mark
     }
 
     /// Says which control group it and all that it starts are in.

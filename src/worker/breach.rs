@@ -248,6 +248,17 @@ pub fn of_processes(count: u64, limits: &CallLimits) -> SandboxError {
     SandboxError::new(Code::ProcessLimit, Phase::Run, text)
 }
 
+/// The processes of the call have `count` threads together.
+pub fn of_threads(count: u64, limits: &CallLimits) -> SandboxError {
+    let text = format!(
+        "Function execution failed: too many threads at once, the limit is {} for {} processes ({count} were found); start fewer, or \
+         raise maxProcesses",
+        limits.tasks(),
+        limits.processes
+    );
+    SandboxError::new(Code::ProcessLimit, Phase::Run, text)
+}
+
 /// The call's processes hold `bytes` of memory together.
 pub fn of_memory(bytes: u64, limits: &CallLimits) -> SandboxError {
     let text = format!(

@@ -13,6 +13,7 @@ use std::{
     time::Instant,
 };
 
+use native_sandbox_confine::Mark;
 use native_sandbox_protocol::{
     FromLauncher, MAX_FDS, MAX_PACKET_BYTES, Status, ToLauncher, VERSION, decode_report, encode_request,
 };
@@ -31,7 +32,7 @@ use tracing::{debug, warn};
 use super::{
     Patience,
     binary::{self, Newborn, unavailable},
-    lost::sweep,
+    lost::{sweep, sweep_of_others},
 };
 use crate::{
     process::{ExitStatus, SpawnError, TreeState, own_child::OwnChild},
@@ -121,10 +122,13 @@ impl Connection {
             }
         }
         debug!(pid, "launcher started");
+        // Before it says that it is ready it is marked, if it can be.
+        let mark = sys::mark_of(pid.cast_signed()).filter(|mark| mark.is_launcher());
+        tokio::spawn(sweep_of_others());
         let (requests, queue) = mpsc::unbounded_channel();
         let died = Arc::new(OnceLock::new());
         let actor = Actor {
-            launcher: Launcher { socket: Some(socket), child, pid },
+            launcher: Launcher { socket: Some(socket), child, pid, mark },
             queue,
             queue_open: true,
             trees: HashMap::new(),
@@ -202,6 +206,8 @@ struct Launcher {
     socket: Option<AsyncFd<OwnedFd>>,
     child: OwnChild,
     pid: u32,
+    /// What it and all that it starts is marked by.
+    mark: Option<Mark>,
 }
 
 struct Tree {
@@ -433,7 +439,7 @@ impl Actor {
         self.launcher.child.kill();
         self.launcher.child.ended().await;
         self.launcher.socket = None;
-        if !sweep(mains).await {
+        if !sweep(mains, self.launcher.mark).await {
             warn!("processes of a lost launcher could not be ended in time");
         }
         for state in states {

@@ -221,7 +221,7 @@ impl Client {
         let request = |id, in_group| Request::ForkWorker { id, plan: &plan, in_group };
         let process = self.fork(&fds, group, request).await?;
         drop(child_ends);
-        Ok(host_ends.started(process, "a worker")?)
+        Ok(host_ends.started(process.marked(), "a worker")?)
     }
 
     /// Children asked for so far.

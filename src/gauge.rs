@@ -459,7 +459,7 @@ mod held {
             let maps = "7f00-7f10 rw-s 00000000 00:01 5 /dev/zero (deleted)\nRss: 64 kB\nPss: 32 kB\nPss_Dirty: 9 kB\n\
                         7f10-7f20 rw-s 00000000 00:01 6 /memfd:x (deleted)\nPss: 8 kB\n\
                         7f20-7f30 rw-p 00000000 00:00 0\nPss: 100 kB\n\
-                        7f30-7f40 rw-s 00000000 00:2a 7 /work/file\nPss: 50 kB\n";
+                        7f30-7f40 rw-s 00000000 00:2a 7 /w/file\nPss: 50 kB\n";
             assert_eq!(shared_in(maps, &BTreeMap::new()), 40 * KIB);
             let files = BTreeMap::from([((rustix::fs::makedev(0, 1), 6), 8 * KIB)]);
             assert_eq!(shared_in(maps, &files), 32 * KIB);

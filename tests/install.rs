@@ -348,6 +348,7 @@ async fn a_tree_that_is_there_is_found_without_npm() {
 async fn a_node_of_unknown_abi_is_asked_once() {
     let bench = Bench::new();
     let abi = bench.node(&["-p", "process.versions.modules"], &bench.home()).trim().to_owned();
+    let version = bench.node(&["-p", "process.versions.node"], &bench.home()).trim().to_owned();
     let wanted = set(&[("tiny", "1")]);
     let known = Scope::read(&bench.ctx, None, Some(&abi)).await.unwrap();
     // A program that can answer only once. Written by another process: one that this process had open for writing could be
@@ -357,7 +358,7 @@ async fn a_node_of_unknown_abi_is_asked_once() {
         let code = "fs.writeFileSync(process.argv[1], process.argv[2], { mode: 0o755 })";
         bench.node(&["-e", code, node.to_str().unwrap(), script], &bench.home());
     };
-    write(&format!("#!/bin/sh\nmkdir {} && echo {abi}\n", bench.home().join("asked").display()));
+    write(&format!("#!/bin/sh\nmkdir {} && echo {abi} {version}\n", bench.home().join("asked").display()));
     let mut first = bench.ctx.clone();
     first.npm_path = Some(npm_cli());
     first.node = node.clone();

@@ -8,6 +8,7 @@ mod install_support;
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::PermissionsExt,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -16,7 +17,7 @@ use install_support::{Bench, until};
 use native_sandbox_executor::{
     error::Code,
     install::{InstallContext, Scope},
-    store::{Tree, TreeKey, remove_dir},
+    store::{Tree, TreeKey},
     supply::{Order, Supply, Terms},
 };
 use serde_json::json;
@@ -209,7 +210,10 @@ async fn a_damaged_tree_is_found_out_in_the_background() {
     let bench = Bench::new();
     let order = order(bench.ctx.clone(), &[("tiny", "^1")]);
     let made = older_tree(&order);
-    remove_dir(&made.node_modules().join("tiny")).unwrap();
+    // Another content: no folder tells of it, as one does where files are gone.
+    let file = made.node_modules().join("tiny/package.json");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&file, "changed").unwrap();
     let supply = Arc::new(Supply::default());
     let later = {
         let mut later = order.clone();

@@ -435,7 +435,7 @@ mod tests {
             "cafile=/etc/ca.pem\nstrict-ssl=false\n//r/:_authToken=t\n_auth=x\n//mirror_mirror/:_password=p\nregistry=http://r\n",
             "cache=/c\nscript-shell=/bin/evil\nnode-options=--require x\nignore-scripts=true\nx_mirror=${TOKEN}\nuserconfig=/u\n",
         );
-        let env = env(&[("HOME", "/home/me"), ("PASS", "hush"), ("TOKEN", "s3cret")]);
+        let env = env(&[("HOME", "/h"), ("PASS", "hush"), ("TOKEN", "s3cret")]);
         let found = settings(text, &env).for_scripts(&env);
         let expected = [
             ("cafile", "/etc/ca.pem"),
@@ -444,7 +444,7 @@ mod tests {
             ("nodedir", "/opt/headers"),
             ("noproxy", "a,b"),
             ("proxy", "http://proxy.example:3128"),
-            ("python", "/home/me/py/bin/python3"),
+            ("python", "/h/py/bin/python3"),
             ("sharp_binary_host", "https://mirror.example/x"),
             ("strict_ssl", "false"),
         ];

@@ -173,7 +173,7 @@ mod tests {
         std::os::unix::fs::symlink("a", root.join("b")).unwrap();
         let read = |path: &str| read_below(&root, Path::new(path), MAX);
         assert_eq!(read("a/file").unwrap(), b"in");
-        for path in ["b/file", "../root/a/file", "/etc/passwd", "", "a"] {
+        for path in ["b/file", "../r/a/file", "/etc/passwd", "", "a"] {
             assert!(read(path).is_err(), "{path}");
         }
     }

@@ -2,6 +2,8 @@
 
 // The name of this platform in the names of the addon's file, of the launcher's file and of the platform packages.
 
+const { indexOf, slice } = require('./intrinsics.js');
+
 /** The platforms that have a package; those of `napi.targets` in package.json. */
 const PLATFORMS = [
   'linux-x64-gnu',
@@ -38,9 +40,10 @@ function otherHost({ electron, bun, deno, node }) {
   if (electron) return 'Electron';
   if (bun) return 'Bun';
   if (deno) return 'Deno';
-  const parts = node.split('.');
-  const [major, minor] = OLDEST_NODE;
-  const isTooOld = Number(parts[0]) < major || (Number(parts[0]) === major && Number(parts[1]) < minor);
+  const dot = indexOf(node, '.');
+  const major = Number(slice(node, 0, dot));
+  const minor = Number(slice(node, dot + 1, indexOf(node, '.', dot + 1)));
+  const isTooOld = major < OLDEST_NODE[0] || (major === OLDEST_NODE[0] && minor < OLDEST_NODE[1]);
   return isTooOld ? `Node ${node}` : undefined;
 }
 

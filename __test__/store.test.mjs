@@ -1,7 +1,7 @@
 // The store: what is installed once is there for every session and process of this user, and for the next ones.
 
 import assert from 'node:assert/strict';
-import { existsSync, readdirSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, readdirSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { filesBelow, host, ownWorld, rejection, run, surface, tool, until } from './helpers.mjs';
@@ -198,7 +198,9 @@ test('a damaged tree is found out by a later process and installed anew', { time
   const env = { AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR: place };
   await otherHost('alpha', { env });
   const [path] = generationOf('alpha', place);
-  rmSync(join(path, 'tree', 'node_modules', 'alpha', 'index.js'));
+  const file = join(path, 'tree', 'node_modules', 'alpha', 'index.js');
+  chmodSync(file, 0o644);
+  writeFileSync(file, 'throw new Error("damaged");');
   const { said, err } = await host(
     `import { setTimeout as delay } from 'node:timers/promises';
      const attempt = () => run(${JSON.stringify(uses('alpha'))}, {}, ${JSON.stringify(on('alpha'))}).catch(() => 'broken');
@@ -211,14 +213,25 @@ test('a damaged tree is found out by a later process and installed anew', { time
   assert.deepEqual(said, ['broken', 'alpha 1.0.0'], err);
 });
 
+test('a tree that has lost a file is installed anew before it is used', { timeout: LIMIT_MS }, async () => {
+  const place = join(world.root, 'lost');
+  const env = { AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR: place };
+  await otherHost('alpha', { env });
+  const [path] = generationOf('alpha', place);
+  rmSync(join(path, 'tree', 'node_modules', 'alpha', 'index.js'));
+  const { value } = await otherHost('alpha', { env });
+  assert.equal(value, 'alpha 1.0.0');
+});
+
 test('the least recently used goes at the size limit, and never what is leased', { timeout: LIMIT_MS }, async () => {
   const place = join(world.root, 'small');
   const env = { AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR: place };
   for (const name of ['alpha', 'beta']) await otherHost(name, { env });
   const [older] = generationOf('alpha', place);
   utimesSync(join(older, 'lease'), new Date(1e12), new Date(1e12));
-  // Room for no tree at all: those of other processes go, the oldest first; its own is leased.
-  const small = { ...env, AGENTS_FUNCTION_TOOL_SANDBOX_STORE_MAX_BYTES: '1' };
+  // Room for one tree: those of other processes go, the oldest first; its own is leased.
+  const blocks = filesBelow(older).reduce((sum, name) => sum + statSync(join(older, name)).blocks, 0);
+  const small = { ...env, AGENTS_FUNCTION_TOOL_SANDBOX_STORE_MAX_BYTES: `${blocks * 512 + 4096}` };
   const { said, err } = await host(
     `import { existsSync } from 'node:fs';
      import { setTimeout as delay } from 'node:timers/promises';

@@ -75,6 +75,30 @@ for (const start of RUNGS) {
       assert.deepEqual(got, [...Array(20).keys()]);
     });
 
+    test('a generator hands its values over in order, no faster than they are taken, and then its result', async () => {
+      const got = [];
+      let busy = 0;
+      const onYield = async (value) => {
+        busy += 1;
+        assert.equal(busy, 1, 'one at a time');
+        await new Promise((resolve) => setTimeout(resolve, 1));
+        got.push(value);
+        busy -= 1;
+      };
+      const code = "async function* count({ to }) { for (let i = 0; i < to; i++) yield { i }; return 'end'; }";
+      assert.equal(await call(code, { onYield }, { to: 50 }), 'end');
+      assert.deepEqual(
+        got.map(({ i }) => i),
+        [...Array(50).keys()]
+      );
+    });
+
+    test('a generator that nobody takes values from is refused in words that say what to do', async () => {
+      const error = await rejection(call('async function* count() { yield 1; }', {}));
+      assert.equal(error.code, 'INVALID_SOURCE');
+      assert.match(error.message, /generator.*onYield/);
+    });
+
     test('a variable of a call is seen by that call alone', async () => {
       const code = 'async () => process.env.TALK_SECRET ?? null';
       assert.equal(await call(code, { env: { TALK_SECRET: 'of this call' } }), 'of this call');

@@ -625,8 +625,13 @@ pub(super) fn is_nothing(statement: &Statement<'_>) -> bool {
     }
 }
 
+/// An `async function*` is a function like any other: whether somebody takes what it yields is the call's affair.
 pub(super) fn value_of_function(function: &Function<'_>) -> Value {
-    if function.generator { Value::Generator } else { Value::Function { is_async: function.r#async } }
+    if function.generator && !function.r#async {
+        Value::Generator
+    } else {
+        Value::Function { is_async: function.r#async }
+    }
 }
 
 /// The value of an expression by its form alone.
@@ -662,7 +667,7 @@ pub(super) fn value_of_literal(expression: &Expression<'_>) -> Value {
 
 /// What keeps `value` from being a tool.
 fn why_not(value: Value) -> Option<String> {
-    let generator = "A generator cannot be a tool: what it yields has no way back to the caller. Return an array, or await";
+    let generator = "A generator cannot be a tool: what it yields has no way back to the caller. Make it an `async function*` and take what it yields with `onYield`, or return an array";
     Some(match value {
         Value::Function { .. } | Value::Unknown | Value::Object(Members::One | Members::MaybeOne) => {
             return None;

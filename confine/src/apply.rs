@@ -321,14 +321,62 @@ unsafe fn allow_all(ruleset: c_int, domain: &Domain) -> Result<(), c_int> {
             }
         }
         if domain.own_proc != 0 {
-            // Where there is no `/proc`, there is nothing to allow.
-            match allow(ruleset, c"/proc/self", domain.own_proc & domain.handled_files) {
-                Err(error) if !is_absent(error) => return Err(error),
-                _ => {}
-            }
+            allow_own_proc(ruleset, domain.own_proc & domain.handled_files)?;
         }
     }
     Ok(())
+}
+
+/// What a process may read of its own entry in `/proc`: these, and the names of what else there is. A rule for the whole entry would
+/// let `net` be read, in the entry and in those of its threads: all connections and local sockets of the machine.
+const OF_OWN_PROC: [&CStr; 16] = [
+    c"auxv",
+    c"cgroup",
+    c"cmdline",
+    c"comm",
+    c"environ",
+    c"fdinfo",
+    c"io",
+    c"limits",
+    c"maps",
+    c"mountinfo",
+    c"mounts",
+    c"smaps",
+    c"smaps_rollup",
+    c"stat",
+    c"statm",
+    c"status",
+];
+
+/// `LANDLOCK_ACCESS_FS_READ_DIR`.
+const READ_DIR: u64 = 1 << 3;
+
+/// Where there is no `/proc`, there is nothing to allow.
+unsafe fn allow_own_proc(ruleset: c_int, access: u64) -> Result<(), c_int> {
+    let passed_over = |allowed: Result<(), c_int>| match allowed {
+        Err(error) if !is_absent(error) => Err(error),
+        _ => Ok(()),
+    };
+    // SAFETY: C strings of this file; the descriptors are this function's own.
+    unsafe {
+        let own = libc::open(c"/proc/self".as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC);
+        if own < 0 {
+            return passed_over(Err(errno()));
+        }
+        let mut done = add_rule(ruleset, own, access & READ_DIR);
+        for name in OF_OWN_PROC {
+            if done.is_err() {
+                break;
+            }
+            let place = libc::openat(own, name.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+            done = passed_over(check(place).and_then(|()| add_rule(ruleset, place, access & FILE_RIGHTS)));
+            if place >= 0 {
+                libc::close(place);
+            }
+        }
+        libc::close(own);
+        done
+    }
 }
 
 /// What keeps a path from being opened by this very process: then it needs no rule either.
@@ -345,17 +393,21 @@ unsafe fn allow(ruleset: c_int, path: &CStr, access: u64) -> Result<(), c_int> {
         let is_folder =
             libc::fstat(place, &raw mut found) == 0 && found.st_mode & libc::S_IFMT == libc::S_IFDIR;
         let allowed = if is_folder { access } else { access & FILE_RIGHTS };
-        let rule = PathBeneath { allowed, parent: place };
-        let (add, kind) = (libc::SYS_landlock_add_rule, LANDLOCK_RULE_PATH_BENEATH);
-        // A rule that allows nothing is refused by the kernel, and says nothing.
-        let added = if allowed == 0 {
-            Ok(())
-        } else {
-            check_long(libc::syscall(add, ruleset, kind, &raw const rule, 0)).map(drop)
-        };
+        let added = add_rule(ruleset, place, allowed);
         libc::close(place);
         added
     }
+}
+
+unsafe fn add_rule(ruleset: c_int, place: c_int, allowed: u64) -> Result<(), c_int> {
+    // A rule that allows nothing is refused by the kernel, and says nothing.
+    if allowed == 0 {
+        return Ok(());
+    }
+    let rule = PathBeneath { allowed, parent: place };
+    let (add, kind) = (libc::SYS_landlock_add_rule, LANDLOCK_RULE_PATH_BENEATH);
+    // SAFETY: the kernel reads a local.
+    unsafe { check_long(libc::syscall(add, ruleset, kind, &raw const rule, 0)).map(drop) }
 }
 
 unsafe fn filter(steps: &[Instruction]) -> Result<(), c_int> {

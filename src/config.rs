@@ -61,7 +61,14 @@ const ENV_BOOT: &[&str] = &[
     "LC_*",
     "NODE_EXTRA_CA_CERTS",
     "NODE_USE_SYSTEM_CA",
+    // What goes by the proxy is settled while Node boots, whoever may be asked later.
     "NODE_USE_ENV_PROXY",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 ];

@@ -25,7 +25,7 @@ use crate::{
     error::{Code, Phase, SandboxError},
     gauge,
     host::{self, Account, Host, Sandbox},
-    install::policy,
+    install::{DEFAULT_PATH, policy},
     log::{self, CALL_SINK, NATIVE, SinkId},
     maintenance::Task,
     narrow,
@@ -36,7 +36,7 @@ use crate::{
     redact::Redactor,
     source::{self, CodeKey, Flags, Prepared, Runtime, Use},
     start::{Breed, HomeStore, Ladder as _, Rung, Verdict, Worker, WorkerSpec},
-    store::RunFolder,
+    store::{RunFolder, Store},
     supervise::{self, Aside, Cancel, Canceller, OutputSink, RunLimits, RunReport},
     talk::{Outgoing, Talk},
     timeline::{self, Mark, Step, Timeline, ms},
@@ -520,6 +520,23 @@ impl Setup {
         })
     }
 
+    /// The variables that every call has. What it starts as `node` is the Node that runs it, whatever comes first on the host's PATH.
+    fn call_env(&self, store: &Store) -> BTreeMap<String, String> {
+        let mut env = self.settings.tool_env(&self.facts.env);
+        let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+        let node = &self.settings.node_path;
+        #[cfg(unix)]
+        let first = Some(store.node_dir(&node.canonicalize().unwrap_or_else(|_| node.clone())));
+        #[cfg(not(unix))]
+        let (_, first) = (store, node.parent().map(Path::to_owned));
+        let folders = first.into_iter().chain(std::env::split_paths(path));
+        // A store below a folder with a colon in its name cannot be named in there.
+        if let Some(path) = std::env::join_paths(folders).ok().and_then(|path| path.into_string().ok()) {
+            env.insert("PATH".to_owned(), path);
+        }
+        env
+    }
+
     async fn breed(&self) -> Result<&Arc<Breed>, SandboxError> {
         self.breed
             .get_or_try_init(|| async {
@@ -533,7 +550,7 @@ impl Setup {
                     memory_mb: settings.limits.memory_mb,
                     limits: settings.limits.of_process(abi),
                     boot_env: self.settings.boot_env(&self.facts.env),
-                    load_env: self.settings.tool_env(&self.facts.env),
+                    load_env: self.call_env(store),
                     shield: Arc::clone(&ground.shield),
                     store: HomeStore(store.clone()),
                 }))
@@ -865,7 +882,7 @@ impl Setup {
     ) -> Result<WorkerSpec, SandboxError> {
         Ok(WorkerSpec {
             breed: Arc::clone(self.breed().await?),
-            scripts: self.host.scripts(&sandbox.store),
+            scripts: self.host.scripts(&sandbox.store, &self.settings.node_path),
             tree: Arc::clone(sandbox.tree.dir()),
             packages: dependencies.keys().cloned().collect(),
             has_dependencies: !dependencies.is_empty(),
@@ -912,7 +929,8 @@ impl Setup {
         run: &RunFolder,
     ) -> Job {
         let (cwd, tmpdir) = (run.cwd(), run.tmpdir());
-        let mut env = self.settings.tool_env(&self.facts.env);
+        let breed = self.breed.get();
+        let mut env = breed.map_or_else(|| self.call_env(&sandbox.store), |breed| breed.load_env.clone());
         let tmp = tmpdir.to_string_lossy().into_owned();
         for name in ["TMPDIR", "TMP", "TEMP"] {
             env.insert(name.to_owned(), tmp.clone());

@@ -603,11 +603,19 @@ impl Host {
         self.compiler.make(&self.ladder, spec, tree).await;
     }
 
-    /// The scripts that workers run, on disk in `store`.
-    pub fn scripts(&self, store: &Store) -> ScriptSource {
+    /// The scripts that workers run, on disk in `store`, and beside them what calls start as `node`.
+    pub fn scripts(&self, store: &Store, node: &Path) -> ScriptSource {
         let store = store.clone();
+        #[cfg(unix)]
+        let node = node.to_owned();
+        #[cfg(not(unix))]
+        let _ = node;
         ScriptSource::new(move || {
             let (worker, zygote) = store.scripts().map_err(std::io::Error::other)?;
+            #[cfg(unix)]
+            store
+                .link_node(&node.canonicalize().unwrap_or_else(|_| node.clone()))
+                .map_err(std::io::Error::other)?;
             Ok(Scripts { worker, zygote })
         })
     }

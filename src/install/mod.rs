@@ -34,6 +34,7 @@ use tokio::{runtime::Handle, task, time};
 
 pub use bounds::Bounds;
 pub use look::npm_report;
+pub(crate) use npm::DEFAULT_PATH;
 pub use policy::{DependencyPolicy, ExtraSpec, NamePattern};
 pub use scope::{Scope, abi, can_change};
 pub use scripts::InstallScripts;

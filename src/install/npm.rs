@@ -18,7 +18,7 @@ use crate::store::reading::read_start;
 /// Enough of a file to see its first line.
 const FIRST_LINE_BYTES: u64 = 256;
 /// Where programs are looked for when the host has no PATH.
-const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+pub(crate) const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Variables of the host that npm gets in both phases: whereabouts of programs, network, certificates, locale.
 const PASSED: [&str; 16] = [

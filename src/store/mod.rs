@@ -249,6 +249,35 @@ impl Store {
         Ok((worker, self.script(&dir, "zygote.cjs", ZYGOTE_SCRIPT)?))
     }
 
+    /// A folder with nothing in it but a link called `node` to this program, there or not.
+    #[cfg(unix)]
+    pub fn node_dir(&self, node: &Path) -> PathBuf {
+        let digest = hex(&Sha256::digest(node.as_os_str().as_encoded_bytes()));
+        self.scripts_dir().join(format!("bin-{}", &digest[..SCRIPT_HASH_CHARS]))
+    }
+
+    /// That folder, made where it is missing, or is not what it should be.
+    #[cfg(unix)]
+    pub fn link_node(&self, node: &Path) -> Result<PathBuf, StoreError> {
+        let dir = self.node_dir(node);
+        let link = dir.join("node");
+        if fs::read_link(&link).is_ok_and(|target| target == node) {
+            return Ok(dir);
+        }
+        self.shared.ensure()?;
+        for folder in [&self.scripts_dir(), &dir] {
+            root::open_dir(folder).map_err(StoreError::io("create the folder", folder))?;
+        }
+        // Made aside: another host of this user may be doing the same.
+        let fresh = dir.join(unique_name()?);
+        let made = std::os::unix::fs::symlink(node, &fresh).and_then(|()| fs::rename(&fresh, &link));
+        if made.is_err() {
+            let _ = fs::remove_file(&fresh);
+        }
+        made.map_err(StoreError::io("create the symlink", &link))?;
+        Ok(dir)
+    }
+
     fn script(&self, dir: &Path, name: &str, content: &str) -> Result<PathBuf, StoreError> {
         let path = dir.join(name);
         let max = content.len() as u64;

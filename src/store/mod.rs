@@ -69,6 +69,8 @@ use root::Access;
 
 use crate::worker::{WORKER_SCRIPT, ZYGOTE_SCRIPT};
 
+/// How often something is done again because a folder of it was missing.
+const MAX_RETRIES: usize = 8;
 /// Hex digits of the worker script's SHA-256 that name its folder.
 const SCRIPT_HASH_CHARS: usize = 16;
 /// Random bytes in the name of every folder of the store: never met twice, never guessed.
@@ -361,15 +363,20 @@ impl Shared {
         Ok(())
     }
 
-    /// Runs `act`; when something was missing, makes the folders again and runs it once more.
+    /// Runs `act`; when something was missing, makes the folders again and runs it once more, a few times: another process may remove an
+    /// empty folder at any moment.
     fn retrying<T>(&self, act: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
-        match act() {
-            Err(error) if error.is_missing() => {
-                self.ensure()?;
-                act()
+        let mut outcome = act();
+        for _ in 0..MAX_RETRIES {
+            match &outcome {
+                Err(error) if error.is_missing() => {
+                    self.ensure()?;
+                    outcome = act();
+                }
+                _ => break,
             }
-            other => other,
         }
+        outcome
     }
 
     /// Removes a folder of this host in the background.

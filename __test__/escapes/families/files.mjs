@@ -137,6 +137,16 @@ export default [
     escaped: ({ text }) => text.includes('"mapped"') && 'a memory map is read',
   },
   {
+    id: 'files/connections-of-the-machine',
+    what: 'reads the connections and the local sockets of the machine in its own entry of /proc',
+    attempt: (_world, { each }) =>
+      each(['self', 'thread-self', `self/task/${process.pid}`, `${process.pid}`], (entry) => {
+        for (const table of ['tcp', 'unix', 'dev']) require('node:fs').readFileSync(`/proc/${entry}/net/${table}`);
+        return 'listed';
+      }),
+    escaped: ({ text }) => text.includes('"listed"') && 'the tables of the network are read',
+  },
+  {
     id: 'files/sibling-environ',
     what: 'reads the environment of another call',
     uses: ['sibling'],

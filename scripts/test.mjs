@@ -136,9 +136,9 @@ const steps = [
   ],
   ['test runners, tsx, Vite and bundles', () => nodeTests((name) => folderOf(name) === 'runners')],
   [`shared cases on Node ${MAIN_NODE}`, () => cases(mainNode, 'shared')],
-  [`field cases, second set, on Node ${MAIN_NODE}`, () => cases(mainNode, 'field-2', { jobs: 2 })],
-  [`attacks on Node ${MAIN_NODE}`, () => cases(mainNode, 'attacks/attacks', { jobs: 2 })],
-  [`attacks on Node ${MAIN_NODE}, as a user`, () => cases(mainNode, 'attacks/attacks', { jobs: 2, asUser: true })],
+  [`field cases, second set, on Node ${MAIN_NODE}`, () => cases(mainNode, 'field-2')],
+  [`attacks on Node ${MAIN_NODE}`, () => cases(mainNode, 'attacks/attacks')],
+  [`attacks on Node ${MAIN_NODE}, as a user`, () => cases(mainNode, 'attacks/attacks', { asUser: true })],
   [`shared cases on Node ${process.versions.node}`, () => cases(process.execPath, 'shared')],
   ...(options.full ? OTHER_NODES : []).flatMap((version) =>
     ['shared', 'field-2', 'attacks/attacks'].map((set) => [

@@ -7,7 +7,10 @@ mod lost;
 
 use std::{
     io,
-    os::{fd::OwnedFd, unix::ffi::OsStringExt},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
     path::PathBuf,
     sync::{
         Arc,
@@ -208,31 +211,20 @@ fn pack(
 ) -> Result<(Vec<u8>, Vec<OwnedFd>), SpawnError> {
     let mut fds = vec![ends.stdout, ends.stderr];
     fds.extend(ends.channel);
+    let copied = |given: BorrowedFd<'_>| {
+        let copy = given.try_clone_to_owned();
+        copy.map_err(|source| SpawnError::Step { step: "dup", subject: program.to_owned(), source })
+    };
     if let Some(given) = &command.descriptor_3 {
-        let copy = given.try_clone();
-        fds.push(copy.map_err(|source| SpawnError::Step {
-            step: "dup",
-            subject: program.to_owned(),
-            source,
-        })?);
+        fds.push(copied(given.as_fd())?);
     }
     let mut targets = [1, 2, 3][..fds.len()].to_vec();
     if let Some(given) = &command.descriptor_4 {
-        let copy = given.try_clone();
-        fds.push(copy.map_err(|source| SpawnError::Step {
-            step: "dup",
-            subject: program.to_owned(),
-            source,
-        })?);
+        fds.push(copied(given.as_fd())?);
         targets.push(4);
     }
     if let Some(group) = &command.group {
-        let copy = group.procs().try_clone_to_owned();
-        fds.push(copy.map_err(|source| SpawnError::Step {
-            step: "dup",
-            subject: program.to_owned(),
-            source,
-        })?);
+        fds.push(copied(group.procs())?);
     }
     let Limits { open_files, file_size_bytes, cpu_seconds, data_bytes } = command.limits;
     let bytes = OsStringExt::into_vec;

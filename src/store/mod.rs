@@ -47,7 +47,7 @@ mod tree;
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
 
 use sha2::{Digest, Sha256};
@@ -237,8 +237,10 @@ impl Store {
 
     /// The folder of [`Self::scripts`], there or not.
     pub fn scripts_dir(&self) -> PathBuf {
-        let digest = hex(&Sha256::digest([WORKER_SCRIPT, ZYGOTE_SCRIPT].concat()));
-        self.shared.root.join("runtime").join(&digest[..SCRIPT_HASH_CHARS])
+        // Once per process: the texts are constants, and each worker's start asks.
+        static DIGEST: LazyLock<String> =
+            LazyLock::new(|| hex(&Sha256::digest([WORKER_SCRIPT, ZYGOTE_SCRIPT].concat())));
+        self.shared.root.join("runtime").join(&DIGEST[..SCRIPT_HASH_CHARS])
     }
 
     /// The scripts of workers and of zygotes on disk, written anew when one is missing or is not what it should be.

@@ -3,6 +3,7 @@
 import { chownSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
+import { writeRefusing } from '../__test__/escapes/refusal.mjs';
 import { output, ROOT, StepFailed, sh } from './steps.mjs';
 
 /** A user without privileges, and without processes of anybody else. */
@@ -13,9 +14,15 @@ function environment(withoutNpm, folder, user) {
   return user === undefined ? withoutNpm : { ...withoutNpm, HOME: folder, TMPDIR: folder };
 }
 
-function exceptionsOf(set) {
+/** The exceptions of a set that count in a setting: `{ id: reason }`, or `{ id: { refused: [names], reason } }` where only these are refused. */
+function exceptionsOf(set, refused) {
   const all = JSON.parse(readFileSync(join(ROOT, '__test__', 'shared-exceptions.json'), 'utf8'));
-  return all[set] ?? {};
+  const listed = Object.entries(all[set] ?? {}).map(([id, one]) => [
+    id,
+    typeof one === 'string' ? { reason: one } : one,
+  ]);
+  const counting = listed.filter(([, one]) => one.refused === undefined || one.refused.includes(refused.join('+')));
+  return Object.fromEntries(counting.map(([id, { reason }]) => [id, reason]));
 }
 
 /** Which results are wrong: each case must pass, but those listed as exceptions, which must not. */
@@ -55,16 +62,28 @@ function casesFolder() {
   return undefined;
 }
 
-/** The results of one run; `user` runs it without privileges. */
-function resultsOf(command, { scratch, user, withoutNpm }) {
+/**
+ * The results of one run.
+ * @param {{ user?: number, refused: string[], start?: string }} how `user` runs it without privileges, `refused` names what a filter of
+ *   system calls refuses to it, `start` how workers are started
+ */
+function resultsOf(command, { scratch, user, refused, start, withoutNpm }) {
   const home = join(scratch, 'home');
   mkdirSync(home);
   if (user !== undefined) for (const path of [scratch, home]) chownSync(path, user, user);
   const report = join(scratch, 'report.json');
-  const whole = [...command, '--report', report];
+  const chosen = start === undefined ? {} : { AGENTS_FUNCTION_TOOL_SANDBOX_START: start };
+  const env = { ...environment(withoutNpm, home, user), ...chosen };
+  let whole = [...command, '--report', report];
+  if (refused.length > 0) {
+    const program = join(scratch, 'refusing');
+    const present = Object.entries({ ...process.env, ...env }).filter(([, value]) => value !== undefined);
+    writeRefusing(program, refused, whole, Object.fromEntries(present));
+    whole = [program];
+  }
   const [program, ...args] = user === undefined ? whole : ['setpriv', ...changeTo(user), ...whole];
   try {
-    sh(program, args, { env: environment(withoutNpm, home, user) });
+    sh(program, args, { env });
   } catch (error) {
     // Failing cases end it with 1 too; without a report it broke.
     if (!existsSync(report)) throw error;
@@ -76,17 +95,19 @@ function resultsOf(command, { scratch, user, withoutNpm }) {
  * Runs one set of cases on a Node.
  * @param {string} node its path
  * @param {'shared' | 'field-2' | 'attacks/attacks'} set
- * @param {{ withoutNpm: Record<string, string | undefined>, asUser?: boolean, jobs?: number }} options
+ * @param {{ withoutNpm: Record<string, string | undefined>, asUser?: boolean, refused?: string[], start?: string, jobs?: number,
+ *   only?: string }} options
+ * @returns {Array<{ id: string, ok: boolean }> | undefined} the results, but where the set could not run
  * @throws {StepFailed} naming what failed
  */
-export function runCases(node, set, { withoutNpm, asUser = false, jobs = 1 }) {
+export function runCases(node, set, { withoutNpm, asUser = false, refused = [], start, jobs = 1, only }) {
   const folder = casesFolder();
-  if (folder === undefined) return;
+  if (folder === undefined) return undefined;
   const user = asUser ? PLAIN_USER : undefined;
   const why = objection(node, user);
   if (why) {
     notRun(`the cases of ${set} as a user: ${why}`);
-    return;
+    return undefined;
   }
   const command = [
     node,
@@ -95,13 +116,16 @@ export function runCases(node, set, { withoutNpm, asUser = false, jobs = 1 }) {
     join(folder, `${set}.mjs`),
     '--jobs',
     `${jobs}`,
+    ...(only === undefined ? [] : ['--only', only]),
   ];
   const scratch = mkdtempSync(join(tmpdir(), 'nse-cases-'));
   try {
-    const exceptions = exceptionsOf(set);
-    const complaints = complaintsOf(resultsOf(command, { scratch, user, withoutNpm }), exceptions);
+    const exceptions = exceptionsOf(set, refused);
+    const results = resultsOf(command, { scratch, user, refused, start, withoutNpm });
+    const complaints = complaintsOf(results, exceptions);
     for (const [id, reason] of Object.entries(exceptions)) console.log(`known exception: ${id}: ${reason}`);
     if (complaints.length > 0) throw new StepFailed(complaints.join('\n'));
+    return results;
   } finally {
     rmSync(scratch, { recursive: true, force: true });
   }

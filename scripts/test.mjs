@@ -1,12 +1,13 @@
 // `npm test`: every suite that CI runs, in one go, stopping at the first that fails.
 //
 //   npm test                 all of it
-//   npm run test:full        the same, and the long stress
+//   npm run test:full        the same, the long stress, and the attacks in every setting (scripts/attacks.mjs)
 //
 // Variables: SHARED_CASES, a folder of shared field cases (else ../shared/cases, where it exists).
 
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { attackInAll, settings } from './attacks.mjs';
 import { buildSteps } from './build.mjs';
 import { runCases } from './cases.mjs';
 import { makePackages } from './pack.mjs';
@@ -141,10 +142,11 @@ const steps = [
   [`attacks on Node ${MAIN_NODE}, as a user`, () => cases(mainNode, 'attacks/attacks', { asUser: true })],
   [`shared cases on Node ${process.versions.node}`, () => cases(process.execPath, 'shared')],
   ...(options.full ? OTHER_NODES : []).flatMap((version) =>
-    ['shared', 'field-2', 'attacks/attacks'].map((set) => [
+    ['shared', 'field-2'].map((set) => [
       `cases of ${set} on Node ${version}`,
       () => cases(nodeOf(version), set, { jobs: 2 }),
     ])
   ),
+  ...(options.full ? [['attacks in every setting', () => attackInAll(settings(), { withoutNpm: WITHOUT_NPM })]] : []),
 ];
 process.exitCode = (await runSteps(steps)) ? 0 : 1;

@@ -82,12 +82,12 @@ function filter(refused) {
 
 /**
  * Writes such a program to `file`.
- * @param what a name of `REFUSALS`
+ * @param {string | string[]} what names of `REFUSALS`
  * @param command the program that it becomes, with its arguments
  * @param env its whole environment
  */
 export function writeRefusing(file, what, command, env) {
-  const steps = filter(REFUSALS[what]);
+  const steps = filter([what].flat().flatMap((name) => REFUSALS[name]));
   const environment = Object.entries(env).map(([name, value]) => `${name}=${value}`);
   const calls = [
     // Only who can gain no privileges may filter itself.

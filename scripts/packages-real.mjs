@@ -1,36 +1,44 @@
 // Uses real npm packages in functions, in plain Node and in the sandbox on every rung, and compares the results.
 //
-//   node scripts/packages-real.mjs [--node <path>] [--only <package,…>] [--rungs zygote,standby,spawn] [--jobs 2] [--report docs/PACKAGES.md]
+//   node scripts/packages-real.mjs [--node <path>] [--only <package,…>] [--rungs zygote,standby,spawn] [--jobs 2]
+//                                  [--resume] [--note <text>] [--render]
 //
 // Needs a build, and a package registry that npm reaches. Downloads some gigabytes into target/real-packages. Ends with 1 when a
 // result differs from plain Node's and the difference is not explained in scripts/real-packages/differences.json.
-
+// What was found goes into scripts/real-packages/report.json, over what stood there of these packages, this Node and these rungs, and
+// docs/PACKAGES.md is written from that. --resume leaves out what stands there as equal; --note says there what the machine was doing;
+// --render only writes docs/PACKAGES.md.
 import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
-import { cpus } from 'node:os';
+import { cpus, release } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import { renderReport } from './real-packages/report.mjs';
+import { describe, renderReport } from './real-packages/report.mjs';
 import { USES } from './real-packages/uses.mjs';
 import { argumentsOf, ROOT } from './steps.mjs';
 
 const RUNGS = ['zygote', 'standby', 'spawn'];
 /** Upper bound of one package's installation and plain run, milliseconds. */
-const PLAIN_LIMIT_MS = 240_000;
+const PLAIN_LIMIT_MS = 900_000;
 /** Upper bound of one package on one rung, its installation included, milliseconds. */
-const RUNG_LIMIT_MS = 240_000;
+const RUNG_LIMIT_MS = 900_000;
 
 const { values: options } = argumentsOf(import.meta.url, {
   node: { type: 'string', default: process.execPath },
   only: { type: 'string' },
   rungs: { type: 'string', default: RUNGS.join(',') },
   jobs: { type: 'string', default: '2' },
-  report: { type: 'string' },
+  resume: { type: 'boolean', default: false },
+  note: { type: 'string' },
+  render: { type: 'boolean', default: false },
 });
 
 const work = join(ROOT, 'target', 'real-packages');
 const differencesFile = join(ROOT, 'scripts', 'real-packages', 'differences.json');
+const reportFile = join(ROOT, 'scripts', 'real-packages', 'report.json');
+const document = join(ROOT, 'docs', 'PACKAGES.md');
 const rungs = options.rungs.split(',').filter(Boolean);
 const unknown = rungs.filter((rung) => !RUNGS.includes(rung));
 if (unknown.length > 0) fail(`unknown rung: ${unknown.join(', ')}; known are ${RUNGS.join(', ')}`);
@@ -100,22 +108,43 @@ function run(program, args, { cwd, limitMs, env }) {
   });
 }
 
-/** Installs a package with npm and runs its use in plain Node: `{ versions, outcome, ms }`. */
-async function plain([name, body, { with: others = {}, range = 'latest' } = {}], url) {
-  const folder = join(work, 'plain', name.replace('/', '__'));
-  const dependencies = { [name]: range, ...others };
+/** What npm is told, and what a package's scripts find: addons are built for the Node that is found first. */
+const npmEnv = { ...process.env, PATH: `${dirname(options.node)}${delimiter}${process.env.PATH}` };
+
+/** Whether anything in a tree was made for the Node that installed it. */
+function hasScripts(folder) {
+  const { packages } = JSON.parse(readFileSync(join(folder, 'node_modules', '.package-lock.json'), 'utf8'));
+  return Object.values(packages).some((entry) => entry.hasInstallScript);
+}
+
+/** Installs what a use needs, for the Node that runs it. @returns {Promise<string | undefined>} what went wrong */
+async function installPlain(folder, dependencies) {
+  const stampFile = join(folder, 'installed');
   const stamp = JSON.stringify(dependencies);
-  if (!existsSync(join(folder, 'installed')) || readFileSync(join(folder, 'installed'), 'utf8') !== stamp) {
+  const [installed, abi] = existsSync(stampFile) ? readFileSync(stampFile, 'utf8').split('\n') : [];
+  if (installed === stamp && abi === node.abi) return undefined;
+  if (installed !== stamp) {
     rmSync(folder, { recursive: true, force: true });
     mkdirSync(folder, { recursive: true });
     writeFileSync(join(folder, 'package.json'), JSON.stringify({ private: true, dependencies }));
     const npm = ['install', '--no-audit', '--no-fund', '--prefer-offline'];
-    // Addons are built for the Node that is found first.
-    const env = { ...process.env, PATH: `${dirname(options.node)}${delimiter}${process.env.PATH}` };
-    const { code, stderr } = await run('npm', npm, { cwd: folder, limitMs: PLAIN_LIMIT_MS, env });
-    if (code !== 0) return { versions: {}, outcome: { error: `npm install failed: ${stderr.slice(-400)}` } };
-    writeFileSync(join(folder, 'installed'), stamp);
+    const { code, stderr } = await run('npm', npm, { cwd: folder, limitMs: PLAIN_LIMIT_MS, env: npmEnv });
+    if (code !== 0) return `npm install ended with ${code}: ${stderr.slice(-400)}`;
+  } else if (hasScripts(folder)) {
+    // An optional package may fail to build: npm install leaves it out, npm rebuild does not, so its end tells nothing.
+    await run('npm', ['rebuild'], { cwd: folder, limitMs: PLAIN_LIMIT_MS, env: npmEnv });
   }
+  writeFileSync(stampFile, `${stamp}\n${node.abi}`);
+  return undefined;
+}
+
+/** Installs a package with npm and runs its use in plain Node: `{ versions, outcome, ms }`. */
+async function plain([name, body, { with: others = {}, range = 'latest' } = {}], url) {
+  const folder = join(work, 'plain', name.replace('/', '__'));
+  const dependencies = { [name]: range, ...others };
+  const failed = await installPlain(folder, dependencies);
+  if (failed) return { versions: {}, outcome: { error: failed } };
+
   const versionOf = (dependency) =>
     JSON.parse(readFileSync(join(folder, 'node_modules', dependency, 'package.json'), 'utf8')).version;
   const versions = Object.fromEntries(
@@ -139,7 +168,7 @@ async function plain([name, body, { with: others = {}, range = 'latest' } = {}],
 
 /** Runs a use in the sandbox on one rung, in a host process of its own. */
 async function sandboxed([name, body], versions, rung, url) {
-  const job = { name, body, dependencies: versions, rung, url, storeDir: join(work, `store-${process.version}`) };
+  const job = { name, body, dependencies: versions, rung, url, storeDir: join(work, 'store') };
   const { code, stdout, stderr } = await run(
     options.node,
     [join(ROOT, 'scripts', 'real-packages', 'sandbox-run.mjs'), JSON.stringify(job)],
@@ -172,53 +201,110 @@ function difference({ outcome }, { calls, error }, differs) {
 }
 
 const differences = JSON.parse(readFileSync(differencesFile, 'utf8'));
-const uses = USES.filter(([name]) => !only || only.includes(name));
+const report = existsSync(reportFile) ? JSON.parse(readFileSync(reportFile, 'utf8')) : { nodes: {}, packages: {} };
+
+function writeDocument() {
+  writeFileSync(document, renderReport(report, differences, USES));
+}
+
+if (options.render) {
+  writeDocument();
+  process.exit(0);
+}
+
+/** The Node that runs everything: its release line, version, and the version of its addons. */
+const node = await askNode();
+async function askNode() {
+  const program = 'process.stdout.write(JSON.stringify([process.versions.node, process.versions.modules]))';
+  const { stdout, stderr } = await run(options.node, ['-e', program], { cwd: ROOT, limitMs: 20_000 });
+  if (!stdout) fail(`${options.node} does not run: ${stderr}`);
+  const [version, abi] = JSON.parse(stdout);
+  return { line: version.split('.')[0], version, abi };
+}
+
+/** Whether the report has a use as equal on all these rungs. */
+function isDone([name, body]) {
+  const found = report.packages[name]?.[node.line];
+  return found?.use === digest(body) && rungs.every((rung) => found.rungs[rung] && !found.rungs[rung].difference);
+}
+
+/** Tells one use from what it was before. */
+function digest(body) {
+  return createHash('sha256').update(body).digest('hex').slice(0, 8);
+}
+
+const uses = USES.filter((use) => (!only || only.includes(use[0])) && !(options.resume && isDone(use)));
 const { server, url } = await startServer();
 mkdirSync(work, { recursive: true });
-const rows = [];
+report.nodes[node.line] = {
+  version: node.version,
+  date: new Date().toISOString().slice(0, 10),
+  kernel: release(),
+  cores: cpus().length,
+  jobs: Number(options.jobs),
+  ...(options.note && { note: options.note }),
+};
+let done = 0;
+let unexplained = 0;
 let next = 0;
 
 async function compare(use) {
-  const [name, , { differs = false } = {}] = use;
-  const row = { name, differs, rungs: {}, plain: await plain(use, url) };
-  for (const rung of row.plain.outcome.error === undefined ? rungs : []) {
-    const found = await sandboxed(use, row.plain.versions, rung, url);
-    row.rungs[rung] = { ...found, difference: difference(row.plain, found, differs) };
+  const [name, body, { differs = false } = {}] = use;
+  const found = { use: digest(body), rungs: {}, plain: await plain(use, url) };
+  for (const rung of found.plain.outcome.error === undefined ? rungs : []) {
+    const calls = await sandboxed(use, found.plain.versions, rung, url);
+    found.rungs[rung] = { ...calls, difference: difference(found.plain, calls, differs) };
   }
-  return row;
+  return { name, found };
 }
 
-function tell({ name, plain: { outcome }, rungs: found }) {
-  const wrong = rungs.filter((rung) => found[rung]?.difference);
-  const state = outcome.error ? 'plain Node fails' : wrong.length > 0 ? 'DIFFERS' : 'same';
-  console.log(`${String(rows.length).padStart(3)}/${uses.length} ${name}: ${state}`);
-  if (outcome.error) console.log(`      ${outcome.error.split('\n')[0]}`);
-  for (const rung of wrong) console.log(`      ${rung}: ${found[rung].difference}`);
+/** What was found now, with what stood there of rungs that were not tried this time. */
+function merged(before, now) {
+  if (before === undefined || before.use !== now.use || before.version !== now.version) return now;
+  const rungs = { ...before.rungs, ...now.rungs };
+  for (const [rung, { firstMs, installMs }] of Object.entries(before.rungs)) {
+    // The time of an installation is worth keeping: a later run finds the set in the store.
+    if (installMs !== undefined && rungs[rung].installMs === undefined)
+      rungs[rung] = { ...rungs[rung], firstMs, installMs };
+  }
+  return { ...now, rungs };
+}
+
+/** Keeps what was found and says it. */
+function take({ name, found }) {
+  const now = merged(report.packages[name]?.[node.line], describe(found));
+  report.packages[name] = { ...report.packages[name], [node.line]: now };
+  writeReport();
+
+  done += 1;
+  const wrong = rungs.filter((rung) => now.rungs[rung]?.difference);
+  const state = now.error ? 'plain Node fails' : wrong.length > 0 ? 'DIFFERS' : 'same';
+  console.log(`${String(done).padStart(3)}/${uses.length} ${name}: ${state}`);
+  if (now.error) console.log(`      ${now.error.split('\n')[0]}`);
+  for (const rung of wrong) console.log(`      ${rung}: ${now.rungs[rung].difference}`);
+  if (!Object.hasOwn(differences, name) && state !== 'same') unexplained += 1;
+}
+
+/** One line a package and Node, so that changes can be read. */
+function writeReport() {
+  const byName = ([a], [b]) => a.localeCompare(b, 'en');
+  const lines = Object.entries(report.packages)
+    .sort(byName)
+    .map(([name, nodes]) => {
+      const entries = Object.entries(nodes).map(([line, found]) => `   "${line}": ${JSON.stringify(found)}`);
+      return `  ${JSON.stringify(name)}: {\n${entries.join(',\n')}\n  }`;
+    });
+  const text = `{\n "nodes": ${JSON.stringify(report.nodes)},\n "packages": {\n${lines.join(',\n')}\n }\n}\n`;
+  writeFileSync(reportFile, text);
 }
 
 async function worker() {
-  while (next < uses.length) {
-    const row = await compare(uses[next++]);
-    rows.push(row);
-    tell(row);
-  }
+  while (next < uses.length) take(await compare(uses[next++]));
 }
-
 await Promise.all(Array.from({ length: Number(options.jobs) }, worker));
 server.close();
-rows.sort((a, b) => a.name.localeCompare(b.name, 'en'));
-writeFileSync(join(work, 'report.json'), JSON.stringify(rows, null, 1));
-const about = {
-  node: rows.length > 0 ? (await run(options.node, ['--version'], { cwd: work, limitMs: 5000 })).stdout.trim() : '',
-  cores: cpus().length,
-  rungs,
-};
-if (options.report) writeFileSync(join(ROOT, options.report), renderReport(rows, differences, about));
+writeReport();
+writeDocument();
 
-const unexplained = rows.filter(
-  (row) =>
-    !Object.hasOwn(differences, row.name) &&
-    (row.plain.outcome.error || rungs.some((rung) => row.rungs[rung]?.difference))
-);
-console.log(`\n${rows.length - unexplained.length} passed, ${unexplained.length} failed`);
-process.exitCode = unexplained.length === 0 && rows.length > 0 ? 0 : 1;
+console.log(`\n${done - unexplained} passed, ${unexplained} failed`);
+process.exitCode = unexplained === 0 ? 0 : 1;

@@ -1,49 +1,148 @@
-// The report of `npm run packages:real` as Markdown; pure.
+// The report of `npm run packages:real`: what is kept of a run, and docs/PACKAGES.md from that; pure.
 
-const ms = (value) => (value === undefined ? '–' : value >= 100 ? `${Math.round(value)}` : value.toFixed(1));
+const RUNGS = ['zygote', 'standby', 'spawn'];
+/** An installation takes longer than this, milliseconds; a look into the store takes less. */
+const INSTALL_MS = 50;
+/** Upper bound of a text that is kept of a failure. */
+const TEXT_LIMIT = 300;
 
 function median(values) {
   const sorted = values.toSorted((a, b) => a - b);
   return sorted[Math.floor(sorted.length / 2)];
 }
 
-function line(row, rungs, differences) {
-  const version = row.plain.versions[row.name] ?? '';
-  const cells = [`\`${row.name}\``, version, ms(row.plain.ms)];
-  for (const rung of rungs) {
-    const calls = row.rungs[rung]?.calls ?? [];
-    cells.push([calls[0]?.ms, calls[1]?.ms, median(calls.slice(2).map((call) => call.ms))].map(ms).join(' / '));
-  }
-  const wrong = rungs.filter((rung) => row.rungs[rung]?.difference);
-  const plainFails = row.plain.outcome.error !== undefined;
-  const state = plainFails ? 'plain Node fails' : wrong.length === 0 ? 'same' : `differs (${wrong.join(', ')})`;
-  const why = differences[row.name];
-  const preload = row.rungs.zygote?.notPreloaded?.map(({ reason }) => reason)[0];
-  cells.push(why ? `${state}: ${why}` : state, preload ? preload.replaceAll('|', '\\|').slice(0, 120) : 'yes');
+const rounded = (value) => (value === undefined ? undefined : Number(value.toFixed(value >= 100 ? 0 : 1)));
+
+/** What is kept of one rung. */
+function describeRung({ calls, notPreloaded, difference }) {
+  const [first, second, ...later] = calls;
+  const rungs = [...new Set(later.map(({ rung }) => rung))];
+  return {
+    ...(difference && { difference: difference.slice(0, TEXT_LIMIT) }),
+    firstMs: rounded(first?.ms),
+    ...(first?.installMs > INSTALL_MS && { installMs: rounded(first.installMs) }),
+    secondMs: rounded(second?.ms),
+    laterMs: rounded(later.length > 0 ? median(later.map(({ ms }) => ms)) : undefined),
+    ...(rungs.length > 0 && { laterBy: rungs.join(' and ') }),
+    ...(notPreloaded?.length > 0 && { notPreloaded }),
+  };
+}
+
+/** What is kept of one package on one Node. */
+export function describe({ use, plain: { versions, outcome, ms }, rungs }) {
+  return {
+    use,
+    version: Object.values(versions)[0],
+    ...(outcome.error !== undefined && { error: `${outcome.error}`.slice(0, TEXT_LIMIT) }),
+    plainMs: rounded(ms),
+    rungs: Object.fromEntries(Object.entries(rungs).map(([rung, found]) => [rung, describeRung(found)])),
+  };
+}
+
+const ms = (value) => (value === undefined ? '–' : value >= 100 ? `${Math.round(value)}` : value.toFixed(1));
+const cell = (text) => text.replaceAll('|', '\\|').replaceAll('\n', ' ');
+
+/** Node's lines of a package, those it was tried on, newest last. */
+const linesOf = (nodes) => Object.keys(nodes).sort((a, b) => Number(a) - Number(b));
+
+/** Where a package gave plain Node's result, and where not: `all` when that is everywhere. */
+function whereEqual(nodes) {
+  const tried = linesOf(nodes).flatMap((line) =>
+    RUNGS.filter((rung) => nodes[line].rungs[rung]).map((rung) => ({ line, rung, found: nodes[line].rungs[rung] }))
+  );
+  const names = (found) =>
+    linesOf(nodes)
+      .map((line) => [line, found.filter((one) => one.line === line).map(({ rung }) => rung)])
+      .filter(([, rungs]) => rungs.length > 0)
+      .map(([line, rungs]) => `${line} ${rungs.length === RUNGS.length ? 'all' : rungs.join(', ')}`)
+      .join('; ');
+  const equal = tried.filter(({ found }) => !found.difference);
+  return { tried, equal: names(equal), different: names(tried.filter(({ found }) => found.difference)) };
+}
+
+/** A result that is not plain Node's, or plain Node's own failure. */
+export function isOdd(nodes) {
+  return linesOf(nodes).some(
+    (line) => nodes[line].error || Object.values(nodes[line].rungs).some(({ difference }) => difference)
+  );
+}
+
+/** Why something of a package is loaded by each worker; `yes` where nothing is. */
+function preloaded(nodes) {
+  const found = linesOf(nodes).map((line) => nodes[line].rungs.zygote);
+  const reasons = new Set(found.flatMap((rung) => rung?.notPreloaded ?? []).map(({ reason }) => reason));
+  if (reasons.size > 0) return cell([...reasons].join('; '));
+  return found.some((rung) => rung?.laterBy?.includes('zygote')) ? 'yes' : 'no zygote served';
+}
+
+function row(name, nodes, words, differences) {
+  const line = linesOf(nodes).find((one) => nodes[one].rungs.zygote) ?? linesOf(nodes)[0];
+  const { version, plainMs, rungs, error } = nodes[line];
+  const { zygote = {}, spawn = {} } = rungs;
+  const { equal, different } = whereEqual(nodes);
+  const why = differences[name];
+  const result = [
+    equal && `equal on ${equal}`,
+    different && `differs on ${different}`,
+    error && 'plain Node fails',
+    why && `see [below](#differences)`,
+  ];
+  const cells = [
+    `\`${name}\``,
+    version ?? '–',
+    cell(words),
+    result.filter(Boolean).join('; '),
+    ms(plainMs),
+    zygote.installMs === undefined ? '–' : ms(zygote.firstMs),
+    ms(zygote.secondMs),
+    ms(zygote.laterMs),
+    ms(spawn.laterMs),
+    preloaded(nodes),
+  ];
   return `| ${cells.join(' | ')} |`;
 }
 
+function machine({ nodes }) {
+  return Object.entries(nodes)
+    .map(([, { version, date, kernel, cores, jobs, note }]) => {
+      const busy = note ? ` ${note}` : '';
+      return `- Node ${version}: ${date}, Linux ${kernel}, ${cores} cores, ${jobs} packages at a time.${busy}`;
+    })
+    .join('\n');
+}
+
 /**
- * @param {Array<object>} rows what was found, a row a package
+ * @param {{ nodes: object, packages: Record<string, object> }} report what was found
  * @param {Record<string, string>} differences package → why its result is another one
- * @param {{ node: string, cores: number, rungs: string[] }} about
+ * @param {Array<[string, string, { does?: string }?]>} uses
  */
-export function renderReport(rows, differences, about) {
-  const isSame = (row) =>
-    row.plain.outcome.error === undefined && about.rungs.every((rung) => !row.rungs[rung]?.difference);
-  const same = rows.filter(isSame).length;
+export function renderReport(report, differences, uses) {
+  const words = Object.fromEntries(uses.map(([name, , , does]) => [name, does ?? '']));
+  const rows = Object.entries(report.packages).filter(([name]) => Object.hasOwn(words, name));
+  const even = rows.filter(([, nodes]) => !isOdd(nodes)).length;
+  const odd = rows.filter(([name]) => Object.hasOwn(differences, name));
   return `# Real packages
 
-${rows.length} npm packages, each used in a function, not merely loaded: once in plain Node and seven times on each rung (${about.rungs.join(', ')}).
-${same} give plain Node's results in every call on every rung; the table explains the others. Packages that draw ids or random numbers must
-give another value in each call.
+${rows.length} npm packages, each used in a function, not merely loaded: once in plain Node and seven times on each rung. ${even} give plain
+Node's result in every call, on every rung and Node that they were tried on; [the others](#differences) are explained. Where a use draws
+ids or random numbers, each call must give another value.
 
-Made by \`npm run packages:real -- --report docs/PACKAGES.md\` with Node ${about.node.replace('v', '')} on ${about.cores} cores, two packages at a time, so the times
-are for orientation. Times are milliseconds. *Plain* is a new Node process that loads and uses the package. The columns of the rungs have the first call
-of a new host (the first rung's also installs), the second call, and the median of five later calls. *Preloaded* says why a package is loaded by each worker, where it is.
+This page is written by \`npm run packages:real\` from \`scripts/real-packages/report.json\`; the uses are in
+\`scripts/real-packages/uses.mjs\`. For one package: \`npm run packages:real -- --node <path of a Node> --only <package>\`.
 
-| package | version | plain | ${about.rungs.join(' | ')} | result | preloaded |
-| --- | --- | --- | ${about.rungs.map(() => '---').join(' | ')} | --- | --- |
-${rows.map((row) => line(row, about.rungs, differences)).join('\n')}
+${machine(report)}
+
+Times are milliseconds and for orientation, one measurement each. *Plain* is a new Node process that loads and uses the package. *First* is
+the first call with a new store: it installs. *Second* is the next one, which does not. *Later* is the median of five calls once
+the tree's zygote serves, *by spawn* the same with a boot for each call. *Preloaded* says why a package, or one it depends on,
+is loaded by each worker instead of once by the zygote, where that is so. The times are those of the first Node in the column *result*.
+
+| package | version | what it does | result | plain | first | second | later | by spawn | preloaded |
+| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |
+${rows.map(([name, nodes]) => row(name, nodes, words[name], differences)).join('\n')}
+
+## Differences
+
+${odd.length === 0 ? 'None.' : odd.map(([name]) => `- \`${name}\`: ${differences[name]}`).join('\n')}
 `;
 }

@@ -8,7 +8,7 @@ const { name, body, dependencies, rung, url, storeDir } = JSON.parse(process.arg
 const ZYGOTE_WAIT_MS = 20_000;
 const LATER_CALLS = 5;
 
-const factory = new SandboxExecutorFactory({ start: rung, storeDir, installTimeoutMs: 200_000 });
+const factory = new SandboxExecutorFactory({ start: rung, storeDir, installTimeoutMs: 600_000 });
 const calls = [];
 
 async function call() {
@@ -27,7 +27,7 @@ async function call() {
   );
   const ms = performance.now() - began;
   await new Promise((resolve) => setTimeout(resolve, 50));
-  return { ...outcome, ms, rung: usage?.rung };
+  return { ...outcome, ms, installMs: usage?.phases.installMs, rung: usage?.rung };
 }
 
 const metrics = () => NativeSandboxExecutor.getInstance().getMetrics();

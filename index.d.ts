@@ -188,6 +188,28 @@ export interface CallExit {
  */
 export type HostFunction = (args: never, context: { signal: Signal }) => unknown;
 
+/** A JSON Schema, as far as it matters here. */
+export type JsonSchema = boolean | { [keyword: string]: unknown };
+
+/**
+ * TypeScript declarations of host functions, for prompts: `declare const host: { … }` with what a model needs to write a function that calls them.
+ *
+ * A schema is that of the one argument, or `{ description, inputSchema, outputSchema }`. Descriptions become comments, dotted names objects, parts that
+ * schemas refer to types with names; a function without a schema takes and gives `unknown`, and so does what a declaration cannot tell. References
+ * lead to places of the same schema only; nothing is read or fetched.
+ *
+ * @param functions As {@link CallOptions.functions}, or their names.
+ * @param schemas By name of a function.
+ * @throws {SandboxError} `INVALID_CONFIG`: a name that no host function can have, or a schema of a function that is not there.
+ */
+export function describeFunctions(
+  functions: Record<string, HostFunction> | string[],
+  schemas?: Record<
+    string,
+    JsonSchema | { description?: string; inputSchema?: JsonSchema; outputSchema?: JsonSchema } | undefined
+  >
+): string;
+
 /** Limits of the conversation between a function and its host. A bad value rejects the call with `INVALID_CONFIG`. */
 export interface FunctionLimits {
   /** Calls of host functions under way at once, from 1 to 1024. A further one rejects in the function. Default 64. */

@@ -7,6 +7,7 @@ exports.SandboxExecutorFactory = require('./lib/factory.js').SandboxExecutorFact
 exports.NativeSandboxExecutor = require('./lib/native-executor.js').NativeSandboxExecutor;
 exports.VercelSandboxExecutor = require('./lib/vercel-executor.js').VercelSandboxExecutor;
 exports.SandboxError = require('./lib/errors.js').SandboxError;
+exports.describeFunctions = require('./lib/describe.js').describeFunctions;
 exports.gracefulShutdown = require('./lib/shutdown.js').gracefulShutdown;
 exports.isolationReport = require('./lib/native-executor.js').isolationReport;
 exports.registerProvider = require('./lib/providers.js').registerProvider;

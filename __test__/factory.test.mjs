@@ -30,6 +30,7 @@ test('require and import() of the package give the same classes', async () => {
     'SandboxError',
     'SandboxExecutorFactory',
     'VercelSandboxExecutor',
+    'describeFunctions',
     'gracefulShutdown',
     'isolationReport',
     'registerProvider',

@@ -238,6 +238,8 @@ function errorJson(error) {
   });
 }
 
+exports.checkName = checkName;
+exports.checkObjects = checkObjects;
 exports.nameOf = nameOf;
 exports.outerCall = outerCall;
 exports.talkOf = talkOf;

@@ -52,7 +52,7 @@ test('the examples do what they say', { skip: process.platform === 'win32' && 'a
       }
     }
   }
-  for (const words of ['doctor', 'run', 'bench', 'store warm', 'store ls', 'store prune']) {
+  for (const words of ['doctor', 'run', 'bench', 'completion bash', 'store warm', 'store ls', 'store prune']) {
     assert.ok(
       ran.some((line) => line.includes(`npx native-sandbox-executor ${words} `) || line.endsWith(words)),
       words

@@ -37,7 +37,7 @@ test('every command helps, on stdout', async () => {
 test('wrong usage is told with what would be right, on stderr, with exit code 2', async () => {
   for (const [words, expected] of [
     [['benhc', 'x.js'], /unknown command benhc; did you mean bench\?/],
-    [['whatever'], /unknown command whatever; commands are doctor, run, bench, store/],
+    [['whatever'], /unknown command whatever; commands are doctor, run, bench, store, completion/],
     [['--verbose'], /unknown option --verbose/],
     [['doctor', '--jsn'], /unknown option --jsn of doctor; did you mean --json\?/],
     [['doctor', '--colour'], /unknown option --colour of doctor; known are --require, /],

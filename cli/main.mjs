@@ -18,13 +18,14 @@ const COMMANDS = {
   run: ['runs a function from a file, as a server would', () => import('./commands/run.mjs')],
   bench: ['how long calls take on this machine', () => import('./commands/bench.mjs')],
   store: ['lists, shrinks and fills the store of installed dependencies', () => import('./commands/store.mjs')],
+  completion: ['completes this command line in bash, zsh or fish', () => import('./commands/completion.mjs')],
 };
 
 const EXIT_FAILED = 1;
 const EXIT_USAGE = 2;
 
 function overview() {
-  const names = Object.entries(COMMANDS).map(([name, [summary]]) => `  ${name.padEnd(8)}${summary}`);
+  const names = Object.entries(COMMANDS).map(([name, [summary]]) => `  ${name.padEnd(12)}${summary}`);
   return [
     'Runs function tools - small JavaScript and TypeScript functions - each in a fresh process.',
     '',
@@ -47,11 +48,27 @@ async function main([name, ...args], terminal) {
   try {
     const { values, positionals } = parsed(command, command.args);
     if (values.help) return said(terminal, help(command));
-    return await command.run(values, positionals, terminal);
+    return await command.run(values, positionals, terminal, { all: allCommands, summaries: summaries() });
   } catch (error) {
     if (error instanceof UsageError) error.command = command.name;
     throw error;
   }
+}
+
+/** What each first word does. */
+function summaries() {
+  return Object.fromEntries(Object.entries(COMMANDS).map(([name, [summary]]) => [name, summary]));
+}
+
+/** All commands but the one that asks, for shells. */
+async function allCommands() {
+  const others = Object.keys(COMMANDS).filter((name) => name !== 'completion');
+  const modules = await Promise.all(others.map((name) => COMMANDS[name][1]()));
+  return modules.flatMap(({ command, subcommands }) =>
+    (command ? [command] : Object.values(subcommands)).map(({ name, summary, options, positionals = [] }) => {
+      return { name, summary, options, takesFile: positionals.length > 0 };
+    })
+  );
 }
 
 /** The command of a module, or of those that it has the one that the arguments name. */

@@ -147,7 +147,7 @@ export function oneOf(...words) {
   };
 }
 
-function listed(words, last = 'or') {
+export function listed(words, last = 'or') {
   return words.length === 1 ? words[0] : `${words.slice(0, -1).join(', ')} ${last} ${words.at(-1)}`;
 }
 

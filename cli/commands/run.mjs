@@ -7,6 +7,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { parseEnv } from 'node:util';
 import { setLogger } from '../../index.js';
+import { interrupted } from '../interrupt.mjs';
 import { errorLines, errorValue, resources, summaryLines, timings } from '../run-report.mjs';
 import { executorOptions, withExecutor } from '../session.mjs';
 import { harmless } from '../terminal.mjs';
@@ -22,6 +23,7 @@ import {
   UsageError,
   wholeNumber,
 } from '../usage.mjs';
+import { WatchedFiles } from '../watch.mjs';
 
 /** Which runtime a file is for, by the end of its name. */
 const RUNTIMES = {
@@ -69,6 +71,7 @@ export const command = {
       text: 'a function of this machine that the function may call as host.<name>',
       check: hostFunction,
     },
+    watch: { type: 'boolean', text: 'run it again whenever its file, or a file of its argument or variables, changes' },
     memory: { type: 'string', value: '<MiB>', text: 'heap of the function', check: wholeNumber(16, 1_048_576) },
     cpu: {
       type: 'string',
@@ -103,6 +106,7 @@ export const command = {
     '(executeCode, dependencies, inputSchema, sandboxConfig), - is the text on stdin.',
     'What the function tells by progress goes to stderr; what it yields, too, a line of JSON each.',
     'With --json stdout has one object: ok, result or error, logs, timings and resources.',
+    'With --watch it goes on until it is interrupted; a call that is under way when a file changes is ended.',
     'Exit code: 0, 1 when the call failed, 2 for wrong usage.',
   ],
   run,
@@ -110,13 +114,53 @@ export const command = {
 
 async function run(values, [file], terminal) {
   if (file === '-' && values.args === '-') throw new UsageError('stdin can be the function or its argument, not both');
+  setLogger(null);
+  if (!values.watch)
+    return withExecutor(executorOptions(values, resolve), (session) => once(session, values, file, terminal));
+  if (file === '-' || values.args === '-') throw new UsageError('--watch looks at files: stdin is none');
+  return withExecutor(executorOptions(values, resolve), (session) => again(session, values, file, terminal));
+}
+
+/** Runs it now, and whenever a file of it is another, until the command is interrupted. */
+async function again(session, values, file, terminal) {
+  const { args = '', 'env-file': variables = [] } = values;
+  const files = [file, ...(args.startsWith('@') ? [args.slice(1)] : []), ...variables].map((one) => resolve(one));
+  const watched = new WatchedFiles(files);
+  try {
+    while (!interrupted.aborted) {
+      const stop = new AbortController();
+      const change = watched.changed(interrupted).finally(() => stop.abort());
+      change.catch(() => {});
+      await told(terminal, () => once(session, values, file, terminal, stop.signal));
+      if (!stop.signal.aborted)
+        terminal.err(terminal.errStyle('dim', `\nWaiting for changes of ${files.join(', ')}\n`));
+      await change;
+    }
+  } catch (error) {
+    if (!interrupted.aborted) throw error;
+  } finally {
+    watched.close();
+  }
+  return 1;
+}
+
+/** Half a file is no reason to end: the next change may be the other half. */
+async function told(terminal, act) {
+  try {
+    await act();
+  } catch (error) {
+    if (!(error instanceof CommandError || error instanceof UsageError)) throw error;
+    terminal.err(`${terminal.errStyle('red', 'error:')} ${error.message}\n`);
+  }
+}
+
+/** @param {AbortSignal} [signal] ends the call; nothing is shown of it then */
+async function once(session, values, file, terminal, signal) {
   const tool = await toolOf(file);
   const args = await argumentsOf(values.args);
   const given = await companionsOf(values, terminal);
-  setLogger(null);
-  const call = await withExecutor(executorOptions(values, resolve), (session) => {
-    return called(session, { tool, args, given, values, terminal });
-  });
+  const call = await called(session, { tool, args, given: { ...given, signal }, values, terminal });
+  if (signal?.aborted) return 1;
   const times = timings(call);
   const used = resources(call.usage);
   if (values.json) terminal.json(asValue(call, tool, times, used));

@@ -75,6 +75,10 @@ const LOOP_ENV = {
   AGENTS_FUNCTION_TOOL_SANDBOX_STORE_MAX_BYTES: 8 * MIB,
 };
 
+/** One after the other, in one call; and what each may take of host and function. */
+const ROUND_TRIPS = 1000;
+const ROUND_TRIP_US = 60;
+
 /** What listening may cost. */
 const HEARD_FACTOR = 1.1;
 const ASKED_TIMES = 10_000;
@@ -122,6 +126,7 @@ export const ROWS = [
   },
   { id: 'prepare', measure: preparing },
   { id: 'big-text', measure: bigText },
+  { id: 'host-functions', measure: hostFunctions },
   { id: 'tracing', measure: tracing },
   { id: 'after-calls', full: true, measure: afterCalls },
   { id: 'with-trees', full: true, measure: withTrees },
@@ -218,6 +223,39 @@ async function withHost(bench, side, options, act) {
 }
 
 /** What it costs when somebody listens to the channels of calls, and the question whether anybody does. */
+async function hostFunctions(bench) {
+  const [blocks] = bench.pick({ quick: [2], usual: [20] });
+  return withHost(bench, 'ours', { env: ALWAYS_WARM }, async (host) => {
+    await host.ask('conversations', { count: WARM_UP_CALLS, rounds: ROUND_TRIPS });
+    const found = { none: [], many: [] };
+    const told = new Set();
+    for (let at = 0; at < blocks; at += 1) {
+      for (const [key, rounds] of [
+        ['none', 0],
+        ['many', ROUND_TRIPS],
+      ]) {
+        await quiet(host.pid);
+        const seen = await host.ask('conversations', { count: 1, rounds });
+        told.add(faults(bench, 'ours', 'host-functions', { ...seen, ms: seen.us }));
+        found[key].push(...seen.us);
+      }
+    }
+    const without = median(found.none);
+    const samples = found.many.map((us) => (us - without) / ROUND_TRIPS);
+    const each = summary(samples);
+    return line({
+      id: 'host-functions',
+      title: `processor time of a call of a host function, ${ROUND_TRIPS} in one call`,
+      unit: 'µs',
+      target: `≤ ${ROUND_TRIP_US} µs`,
+      sides: { ours: { value: each.p50, ...each, samples } },
+      met: each.p50 <= ROUND_TRIP_US,
+      notes: ['of host and function together, one after the other', ...told],
+      plot: false,
+    });
+  });
+}
+
 async function tracing(bench) {
   const [blocks, count] = bench.pick({ quick: [2, 10], usual: [10, 50] });
   return withHost(bench, 'ours', { env: ALWAYS_WARM }, async (host) => {

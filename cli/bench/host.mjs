@@ -15,6 +15,7 @@ import { configOf, TOOLS } from './tools.mjs';
 /** Between two samples of the event loop's delay; the smallest there is. What is idle shows about this much. */
 const LOOP_RESOLUTION_MS = 1;
 const NS_PER_MS = 1e6;
+const US_PER_MS = 1000;
 const ASKING_BLOCKS = 20;
 
 /** What a subscriber does at least. */
@@ -93,6 +94,30 @@ const ACTIONS = {
   async sessions({ count, ...what }) {
     const seen = { ms: [], wrong: 0, failed: {}, last: undefined };
     for (let at = 0; at < count; at += 1) await call(() => SESSIONS[side](`bench-session-${at}`), what, seen);
+    return seen;
+  },
+  /** Processor time of single calls that call a function of this host `rounds` times, microseconds: of host and worker together. */
+  async conversations({ count, rounds }) {
+    const seen = { us: [], wrong: 0, failed: {} };
+    for (let at = 0; at < count; at += 1) {
+      const args = { n: nextNumber++, rounds };
+      const before = process.cpuUsage();
+      let told;
+      const usage = new Promise((done) => {
+        told = done;
+      });
+      const functions = { next: (n) => n + 1 };
+      const options = { functions, functionLimits: { calls: Math.max(1, rounds) }, onUsage: told };
+      const answer = await SandboxExecutorFactory.getInstance()
+        .executeFunctionTool('bench-conversing', args, configOf('conversing'), options)
+        .catch((error) => {
+          seen.failed[error.message] = (seen.failed[error.message] ?? 0) + 1;
+        });
+      const { cpuMs = 0 } = await usage;
+      const { user, system } = process.cpuUsage(before);
+      seen.us.push(user + system + cpuMs * US_PER_MS);
+      if (!TOOLS.conversing.right(args, answer)) seen.wrong += 1;
+    }
     return seen;
   },
   inFlight: () => inFlight,

@@ -62,6 +62,15 @@ export const TOOLS = {
     }`,
     right: plusOne,
   },
+  /** Calls a function of its host again and again. */
+  conversing: {
+    code: `async ({ n, rounds }, { host }) => {
+      let at = n;
+      for (let round = 0; round < rounds; round++) at = await host.next(at);
+      return at;
+    }`,
+    right: ({ n, rounds }, answer) => answer === n + rounds,
+  },
   /** Of 116 kB. */
   bundle: {
     code: `({ n }) => {${Array.from({ length: BUNDLE_FUNCTIONS }, (_, at) => oneOfMany(at)).join('')}

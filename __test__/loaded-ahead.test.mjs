@@ -1,4 +1,5 @@
-// What a package takes while it is loaded, no two calls share: on the rung `zygote` as where each call boots a process.
+// What a package takes while it is loaded, no two calls share: on the rung `zygote` as where each call boots a process. A property of
+// generated packages: each takes something in one of many ways, keeps it in one of many forms, and is loaded in one of many ways.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -8,53 +9,226 @@ import { useRegistry } from './registry.mjs';
 const skip = !RUNGS.includes('zygote') && 'no zygotes here';
 /** Calls of each kind; more of them look harder. */
 const CALLS = Number(process.env.NATIVE_SANDBOX_TEST_LOADS ?? 6);
+/** Which packages are generated. */
+const SEED = Number(process.env.NATIVE_SANDBOX_TEST_SEED ?? Date.now() % 1_000_000);
 
-/** What packages keep that they took when they were loaded, and whether it has to differ from call to call. */
+const itself = 'it';
+/** What is taken: the code that takes it, what a call says of `it`, and what has to come of that. */
+const DIFFERS = 'another value in each call';
+const TRUE = 'true in each call';
+const CONSTANT = 'the same value everywhere';
+
+/** `fit`: the same in a zygote as in its workers, so that the package stays loaded ahead. */
 const TAKEN = {
-  'math-random': ['Math.random()', true],
-  'a-copy-of-random': ['(({ random }) => random())(Math)', true],
-  'another-realm': ["require('vm').runInNewContext('Math.random()')", true],
-  'a-context': [
-    "(({ createContext, runInContext }) => runInContext('Math.random()', createContext({})))(require('vm'))",
-    true,
-  ],
-  bytes: ["require('crypto').randomBytes(8).toString('hex')", true],
-  uuid: ["require('crypto').randomUUID()", true],
-  integer: ["require('crypto').randomInt(2 ** 47)", true],
-  web: ['crypto.randomUUID()', true],
-  'web-values': ['String(crypto.getRandomValues(new Uint8Array(8)))', true],
-  'key-pair': ["require('crypto').generateKeyPairSync('ed25519').publicKey.export({ format: 'jwk' }).x", true],
-  inner: [
-    "(() => { const to = Buffer.alloc(8); require('crypto').randomFillSync(to); return to.toString('hex'); })()",
-    true,
-  ],
-  device: [
-    "(() => { const fs = require('fs'); const fd = fs.openSync('/dev/urandom'); const to = Buffer.alloc(8); fs.readSync(fd, to); fs.closeSync(fd); return to.toString('hex'); })()",
-    true,
-  ],
-  clock: ['process.hrtime.bigint().toString()', true],
-  now: ['performance.now() >= 0 && performance.now() < 60_000', false],
-  main: ['require.main?.filename?.endsWith("index.cjs")', false],
-  arguments: ['[process.argv.length, process.execArgv.join()].join()', false],
-  executable: ['process.argv[0] === process.execPath', false],
-  'name-of-the-machine': ["require('os').hostname()", false],
+  'math-random': { take: 'Math.random()', comes: DIFFERS },
+  'a-copy-of-random': { take: '(({ random }) => random())(Math)', comes: DIFFERS },
+  'another-realm': { take: "require('vm').runInNewContext('Math.random()')", comes: DIFFERS },
+  'a-context': {
+    take: "(({ createContext, runInContext }) => runInContext('Math.random()', createContext({})))(require('vm'))",
+    comes: DIFFERS,
+  },
+  'a-script': { take: "new (require('vm').Script)('Math.random()').runInNewContext()", comes: DIFFERS },
+  bytes: { take: "require('crypto').randomBytes(8).toString('hex')", comes: DIFFERS },
+  'a-copy-of-bytes': {
+    take: "(({ randomBytes }) => randomBytes(8).toString('hex'))({ ...require('crypto') })",
+    comes: DIFFERS,
+  },
+  uuid: { take: "require('crypto').randomUUID()", comes: DIFFERS },
+  integer: { take: "require('crypto').randomInt(2 ** 47)", comes: DIFFERS },
+  web: { take: 'crypto.randomUUID()', comes: DIFFERS },
+  'web-values': { take: 'String(crypto.getRandomValues(new Uint8Array(8)))', comes: DIFFERS },
+  'key-pair': {
+    take: "require('crypto').generateKeyPairSync('ed25519').publicKey.export({ format: 'jwk' }).x",
+    comes: DIFFERS,
+  },
+  inner: {
+    take: "(() => { const to = Buffer.alloc(8); require('crypto').randomFillSync(to); return to.toString('hex'); })()",
+    comes: DIFFERS,
+  },
+  device: {
+    take: "(() => { const fs = require('fs'); const fd = fs.openSync('/dev/urandom'); const to = Buffer.alloc(8); fs.readSync(fd, to); fs.closeSync(fd); return to.toString('hex'); })()",
+    comes: DIFFERS,
+  },
+  clock: { take: 'process.hrtime.bigint().toString()', comes: DIFFERS },
+  'clock-of-old': { take: 'process.hrtime().join()', comes: DIFFERS },
+  date: { take: 'new Date()', see: 'Date.now() - it < 60_000 && it <= Date.now()', comes: TRUE },
+  'a-copy-of-the-date': { take: '(({ now }) => now())(Date)', see: 'Date.now() - it < 60_000', comes: TRUE },
+  'a-seed-of-the-date': { take: '(Date.now() * 7919) % 2147483647', comes: DIFFERS },
+  now: { take: 'performance.now()', see: 'it >= 0 && it <= performance.now()', comes: TRUE },
+  'time-origin': { take: 'performance.timeOrigin', see: 'Math.abs(it - performance.timeOrigin) < 1', comes: TRUE },
+  uptime: { take: 'process.uptime()', see: 'it >= 0 && it <= process.uptime()', comes: TRUE },
+  pid: { take: 'process.pid', see: 'it === process.pid', comes: TRUE },
+  parent: { take: 'process.ppid', see: 'it === process.ppid', comes: TRUE },
+  directory: { take: 'process.cwd()', see: 'it === process.cwd()', comes: TRUE },
+  resolved: { take: "require('path').resolve('a')", see: "it === require('path').resolve('a')", comes: TRUE },
+  home: { take: 'process.env.HOME', see: 'it === process.env.HOME', comes: TRUE },
+  'home-folder': { take: "require('os').homedir()", see: "it === require('os').homedir()", comes: TRUE },
+  'temp-folder': { take: "require('os').tmpdir()", see: "it === require('os').tmpdir()", comes: TRUE },
+  variables: { take: 'process.env', see: 'it.OF_THE_CALL', comes: DIFFERS, fit: true },
+  'a-variable': { take: "process.env.OF_NO_CALL ?? 'none'", comes: CONSTANT, fit: true },
+  main: { take: 'require.main?.filename', see: 'it === require.main?.filename', comes: TRUE },
+  script: { take: 'process.argv[1]', see: 'it === process.argv[1]', comes: TRUE },
+  arguments: { take: '[process.argv.length, process.execArgv.join()].join()', comes: CONSTANT, fit: true },
+  executable: { take: 'process.argv[0] === process.execPath', comes: CONSTANT, fit: true },
+  'name-of-the-machine': { take: "require('os').hostname()", comes: CONSTANT, fit: true },
+  timer: {
+    take: '(() => { const state = { turns: 0 }; setInterval(() => state.turns++, 1).unref(); return state; })()',
+    see: 'new Promise((done) => { const before = it.turns; setTimeout(() => done(it.turns > before), 40); })',
+    comes: TRUE,
+  },
+  socket: {
+    take: "require('dgram').createSocket('udp4').bind(0, '127.0.0.1').unref()",
+    see: "new Promise((done) => { it.once('message', () => done(true)); const send = () => it.send('a', it.address().port, '127.0.0.1'); try { send(); } catch { it.once('listening', send); } })",
+    comes: TRUE,
+  },
+  server: {
+    take: "require('net').createServer((socket) => socket.end('hi')).listen(0, '127.0.0.1').unref()",
+    see: "new Promise((done) => { const ask = () => require('net').connect(it.address().port, '127.0.0.1').on('data', (data) => done(String(data) === 'hi')); it.listening ? ask() : it.once('listening', ask); })",
+    comes: TRUE,
+  },
+  thread: {
+    take: `(() => { const thread = new (require('worker_threads').Worker)("require('worker_threads').parentPort.on('message', (m) => require('worker_threads').parentPort.postMessage(m + 1))", { eval: true }); thread.unref(); return thread; })()`,
+    see: "new Promise((done) => { it.ref(); it.once('message', (m) => { it.terminate(); done(m === 2); }); it.postMessage(1); })",
+    comes: TRUE,
+  },
+  child: { take: "require('child_process').spawnSync('true').status", comes: CONSTANT },
 };
+/** What only ES modules can write; `it` is bound by an import. */
+const IMPORTED = {
+  'imported-pid': { head: "import { pid } from 'node:process';", take: 'pid', see: 'it === process.pid', comes: TRUE },
+  'all-of-process': {
+    head: "import * as all from 'node:process';",
+    take: 'all.pid',
+    see: 'it === process.pid',
+    comes: TRUE,
+  },
+  'a-live-pid': {
+    head: "import { pid } from 'process';",
+    take: '() => pid',
+    see: 'it() === process.pid',
+    comes: TRUE,
+  },
+  'process-alone': {
+    head: "import own from 'node:process';",
+    take: '() => own.pid',
+    see: 'it() === process.pid',
+    comes: TRUE,
+    fit: true,
+  },
+  'imported-random': { head: "import { randomUUID } from 'node:crypto';", take: 'randomUUID()', comes: DIFFERS },
+  'imported-variables': {
+    head: "import { env } from 'node:process';",
+    take: 'env',
+    see: 'it.OF_THE_CALL',
+    comes: DIFFERS,
+    fit: true,
+  },
+  'imported-directory': {
+    head: "import { cwd } from 'node:process';",
+    take: 'cwd()',
+    see: 'it === process.cwd()',
+    comes: TRUE,
+  },
+};
+/** Ways to keep something. */
+const FORMS = {
+  value: (take) => `const box = { it: ${take} };`,
+  member: (take) => `class Box { static it = ${take}; }\nconst box = Box;`,
+  closure: (take) => `const box = (() => { const kept = ${take}; return { get it() { return kept; } }; })();`,
+  frozen: (take) => `const box = Object.freeze({ it: ${take} });`,
+  'in a microtask': (take) => `const box = {};\nqueueMicrotask(() => { box.it = ${take}; });`,
+  'in a function of its own': (take) => `const box = {};\nfunction fill() { box.it = ${take}; }\nfill();`,
+};
+const MODULES = ['a CommonJS module', 'an ES module', 'a dependency'];
 const PLAIN = 'plain';
-/** Those that see the same in a zygote as in its workers. */
-const FIT = new Set([PLAIN, 'arguments', 'executable', 'name-of-the-machine']);
+
+/** mulberry32: small, and the same for the same seed. */
+function generator(seed) {
+  let state = seed >>> 0;
+  return (list) => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return list[((mixed ^ (mixed >>> 14)) >>> 0) % list.length];
+  };
+}
+
+/** The packages: for each thing that can be taken, a form and a kind of module that the seed says. */
+function generate(seed) {
+  const pick = generator(seed);
+  const made = Object.entries(TAKEN).map(([name, of]) => ({
+    name,
+    ...of,
+    form: pick(Object.keys(FORMS)),
+    module: pick(MODULES),
+  }));
+  const imported = Object.entries(IMPORTED).map(([name, of]) => ({
+    name,
+    ...of,
+    form: pick(Object.keys(FORMS)),
+    module: 'an ES module',
+  }));
+  return [...made, ...imported];
+}
+
+function filesOf({ name, head = '', take, see = itself, form, module }) {
+  const body = FORMS[form](take);
+  const seen = `async () => { const { it } = box; return ${see}; }`;
+  const common = `${body}\nexports.see = ${seen};\n`;
+  const require = "import { createRequire } from 'node:module';\nconst require = createRequire(import.meta.url);";
+  // There is no main module to be seen from an ES module but by the process.
+  const own = (text) => text.replaceAll('require.main', 'process.mainModule');
+  if (module === 'an ES module') {
+    const text = own(`${head}\n${require}\n${body}\nexport const see = ${seen};\n`);
+    return { [name]: { '1.0.0': { 'package.json': { type: 'module' }, 'index.js': text } } };
+  }
+  if (module === 'a CommonJS module') return { [name]: { '1.0.0': { 'index.js': common } } };
+  return {
+    [name]: {
+      '1.0.0': {
+        'package.json': { dependencies: { [`${name}-inside`]: '1.0.0' } },
+        'index.js': `module.exports = require('${name}-inside');`,
+      },
+    },
+    [`${name}-inside`]: { '1.0.0': { 'index.js': common } },
+  };
+}
+
+const packages = generate(SEED);
+const names = [...packages.map(({ name }) => name), PLAIN];
+const dependencies = Object.fromEntries(names.map((name) => [name, '1.0.0']));
+/** All of them in one tree: what is fit stays loaded ahead beside what is not. */
+const CODE = `async () => {
+  const ahead = Object.keys(require.cache).map((at) => at.split('/').at(-2));
+  // Nothing that packages leave behind keeps the process alive.
+  const alive = setInterval(() => {}, 1000);
+  const seen = {};
+  const load = { ${packages
+    .map(
+      ({ name, module }) =>
+        `'${name}': async () => ${module === 'an ES module' ? 'await import' : 'require'}('${name}')`
+    )
+    .join(', ')} };
+  for (const [name, loads] of Object.entries(load)) {
+    const { see } = await loads();
+    // What a package still does when it is loaded it has done then.
+    await null;
+    seen[name] = await see();
+  }
+  clearInterval(alive);
+  return { ahead, seen, count: require('${PLAIN}')(), since: performance.now(), uptime: process.uptime() };
+}`;
 
 let registry;
 let forked;
 let booted;
 before(async () => {
+  if (skip) return;
   ownWorld();
-  const packages = { [PLAIN]: { '1.0.0': { 'index.js': 'let n = 0; module.exports = () => ++n;' } } };
-  for (const [name, [code]] of Object.entries(TAKEN)) {
-    packages[name] = {
-      '1.0.0': { 'index.js': `exports.kept = ${code};` },
-    };
-  }
-  registry = await useRegistry(packages);
+  registry = await useRegistry({
+    [PLAIN]: { '1.0.0': { 'index.js': 'let n = 0; module.exports = () => ++n;' } },
+    ...Object.assign({}, ...packages.map(filesOf)),
+  });
   const { NativeSandboxExecutor: Executor } = surface();
   [forked, booted] = [new Executor({ start: 'zygote' }), new Executor({ start: 'spawn' })];
 });
@@ -64,48 +238,41 @@ after(async () => {
   await registry?.close();
 });
 
-const names = [...Object.keys(TAKEN), PLAIN];
-const dependencies = Object.fromEntries(names.map((name) => [name, '1.0.0']));
-/** All of them in one tree: what is fit stays loaded ahead beside what is not. */
-const CODE = `() => {
-  const ahead = Object.keys(require.cache).map((at) => at.split('/').at(-2));
-  const kept = {};
-  ${Object.keys(TAKEN)
-    .map((name) => `{ const it = require('${name}'); kept['${name}'] = it.kept; }`)
-    .join('\n  ')}
-  const since = performance.now();
-  return { ahead, kept, count: require('${PLAIN}')(), since, uptime: process.uptime() };
-}`;
+const valuesOf = (all, name) => all.map(({ seen }) => seen[name]);
+
+function agree(comes, ours, theirs) {
+  for (const values of [ours, theirs]) {
+    if (comes === TRUE) assert.deepEqual(values, Array(CALLS).fill(true));
+    else assert.equal(new Set(values).size, comes === DIFFERS ? CALLS : 1, `${values}`);
+  }
+  if (comes === CONSTANT) assert.equal(ours[0], theirs[0]);
+}
+
+let count = 0;
+const call = (executor) =>
+  executor.executeFunctionTool('t', {}, tool(CODE, { dependencies }), { env: { OF_THE_CALL: `call ${++count}` } });
 const calls = async (executor) => {
   const all = [];
-  for (let i = 0; i < CALLS; i++) all.push(await executor.executeFunctionTool('t', {}, tool(CODE, { dependencies })));
+  for (let i = 0; i < CALLS; i++) all.push(await call(executor));
   return all;
 };
 
-test('calls agree with calls of processes that were booted for them', { skip, timeout: 240_000 }, async (t) => {
-  await until(
-    async () => (await forked.executeFunctionTool('t', {}, tool(CODE, { dependencies }))).ahead.includes(PLAIN),
-    120_000,
-    'what is fit is loaded ahead'
-  );
+test('calls agree with calls of processes that were booted for them', { skip, timeout: 1_200_000 }, async (t) => {
+  t.diagnostic(`NATIVE_SANDBOX_TEST_SEED=${SEED}`);
+  await until(async () => (await call(forked)).ahead.includes(PLAIN), 120_000, 'what is fit is loaded ahead');
   const [ours, theirs] = [await calls(forked), await calls(booted)];
-  for (const [name, [, differs]] of Object.entries(TAKEN)) {
-    await t.test(name, () => {
-      for (const all of [ours, theirs]) {
-        const distinct = new Set(all.map(({ kept }) => kept[name])).size;
-        assert.equal(distinct, differs ? CALLS : 1);
-      }
-      if (!differs) assert.equal(ours[0].kept[name], theirs[0].kept[name]);
-    });
+  for (const { name, comes, form, module } of packages) {
+    await t.test(`${name}: ${form}, ${module}`, () => agree(comes, valuesOf(ours, name), valuesOf(theirs, name)));
   }
   for (const { count, since, uptime } of ours) {
     assert.equal(count, 1);
     assert.ok(since >= 0 && uptime >= 0, `${since} ms, ${uptime} s`);
   }
   const { notPreloaded } = forked.getMetrics();
-  const told = new Map(notPreloaded.flatMap(({ packages, reason }) => packages.map((name) => [name, reason])));
-  for (const name of names) {
-    if (FIT.has(name)) assert.equal(told.has(name), false, name);
-    else assert.match(told.get(name) ?? 'not told', /when it is loaded/, name);
+  const told = new Map(notPreloaded.flatMap(({ packages: of, reason }) => of.map((name) => [name, reason])));
+  for (const { name, fit } of packages) {
+    if (fit) assert.equal(told.get(name), undefined, name);
+    else assert.ok(told.has(name), `${name} is not told`);
   }
+  assert.equal(told.has(PLAIN), false);
 });

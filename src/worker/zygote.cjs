@@ -97,6 +97,7 @@ const OWN_FLAGS = [
 
 const { apply } = Reflect;
 const { defineProperty } = Object;
+const { syncBuiltinESMExports } = Module;
 const builtinRandom = Math.random;
 /** The clock, whatever is made of `performance.now`. */
 const now = performance.now.bind(performance);
@@ -242,10 +243,10 @@ function watchReads() {
     [main, 'require.main'],
   ])
     for (const name of ['id', 'path', 'filename']) undo.push(watchMember(module, name, what));
-  Module.syncBuiltinESMExports();
+  syncBuiltinESMExports();
   return () => {
     for (const step of undo) step();
-    Module.syncBuiltinESMExports();
+    syncBuiltinESMExports();
   };
 }
 
@@ -377,11 +378,20 @@ function watchedList(list) {
   return watched;
 }
 
+/**
+ * Whether a module has imported `process`: Node then keeps its members as they were, `pid` too. The library reads which modules import
+ * that (zygote/src/imports.rs), and each worker has them set anew.
+ */
+let isProcessKept = false;
+/** The frame in which Node does that, by way of `Reflect.get`. */
+const KEEPING_FRAME = /^ +at getOwn \(node:internal\/bootstrap\/realm:/;
+
 /** `process.pid` and `ppid`. */
 function watchNumber(name) {
   const before = Object.getOwnPropertyDescriptor(process, name);
   const get = () => {
-    noteRead(`process.${name}`);
+    if (loading !== undefined && KEEPING_FRAME.test(frame(3))) isProcessKept = true;
+    else noteRead(`process.${name}`);
     return before.get === undefined ? before.value : apply(before.get, process, []);
   };
   const { enumerable, configurable } = before;
@@ -567,6 +577,7 @@ async function work(child) {
 
 function beginWork(child) {
   becomeChild(child);
+  if (isProcessKept) syncBuiltinESMExports();
   seedRandom(forwarder, child.seed);
   startClock();
   delete require.cache[__filename];

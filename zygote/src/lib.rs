@@ -12,6 +12,8 @@ mod child;
 #[cfg(all(target_os = "linux", not(test)))]
 mod exit;
 #[cfg(target_os = "linux")]
+mod imports;
+#[cfg(target_os = "linux")]
 mod limits;
 #[cfg(target_os = "linux")]
 mod memory;

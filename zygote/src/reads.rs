@@ -14,6 +14,8 @@ use std::{
     },
 };
 
+use crate::imports::imports_pid;
+
 /// Ways to take what differs from call to call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -28,10 +30,12 @@ pub(crate) enum Door {
     Proc,
     /// The time of day.
     Clock,
+    /// The number of the process, as `import { pid } from 'node:process'` binds it.
+    Pid,
 }
 
 impl Door {
-    const ALL: [Self; 5] = [Self::Crypto, Self::System, Self::Device, Self::Proc, Self::Clock];
+    const ALL: [Self; 6] = [Self::Crypto, Self::System, Self::Device, Self::Proc, Self::Clock, Self::Pid];
 
     fn says(self) -> &'static str {
         match self {
@@ -40,6 +44,7 @@ impl Door {
             Self::Device => "it reads random bytes from a file when it is loaded",
             Self::Proc => "it reads about processes in /proc when it is loaded",
             Self::Clock => "it reads the time of day when it is loaded",
+            Self::Pid => "it imports process.pid when it is loaded",
         }
     }
 }
@@ -241,10 +246,43 @@ fn note_opened(fd: c_int, caller: usize) {
                 if let Some(door) = door_in_proc(told) {
                     note(door, caller);
                 }
+            } else if stat.st_mode & libc::S_IFMT == libc::S_IFREG && reads_pid(fd) {
+                note(Door::Pid, 0);
             }
         }
         *libc::__errno_location() = errno;
     }
+}
+
+/// Upper bound of the text that is looked at. Of a larger one the worst is assumed.
+const MODULE_LIMIT_BYTES: usize = 64 * 1024 * 1024;
+
+/// Whether a file that was just opened is a module whose text binds the number of the process.
+///
+/// # Safety
+/// With an open descriptor; its offset stays.
+unsafe fn reads_pid(fd: c_int) -> bool {
+    const ENDS: [&[u8]; 4] = [b".js", b".mjs", b".ts", b".mts"];
+    let mut path = [0_u8; 4096];
+    let link = format!("/proc/self/fd/{fd}\0");
+    // SAFETY: writes no more than the path's size.
+    let length = unsafe { libc::readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), path.len()) };
+    let path = path.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default();
+    if !ENDS.iter().any(|end| path.ends_with(end)) {
+        return false;
+    }
+    let mut text = Vec::new();
+    let mut part = [0_u8; 16 * 1024];
+    while text.len() <= MODULE_LIMIT_BYTES {
+        let at = i64::try_from(text.len()).unwrap_or(i64::MAX);
+        // SAFETY: writes no more than the part's size.
+        let count = unsafe { libc::pread64(fd, part.as_mut_ptr().cast(), part.len(), at) };
+        match usize::try_from(count) {
+            Ok(count) if count > 0 => text.extend_from_slice(part.get(..count).unwrap_or_default()),
+            _ => break,
+        }
+    }
+    text.len() > MODULE_LIMIT_BYTES || imports_pid(&text)
 }
 
 /// What a file of `/proc` is, that says something else in each process or at each time.

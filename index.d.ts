@@ -220,6 +220,71 @@ export interface FunctionLimits {
   messageBytes?: number;
 }
 
+// @ts-ignore: where a program has no types of Node, it is `any`.
+type NodeReadable = import('node:stream').Readable;
+
+/** A `file:` URL, as `URL` of Node or of the DOM. */
+export interface FileUrl {
+  readonly href: string;
+  readonly protocol: string;
+}
+
+/**
+ * What one file of a call is a copy of. A text is written as UTF-8. `path` is a file of this machine (a `file:` URL, or a path, as
+ * `node:fs` takes them), read by the host with its own rights: a regular file, and no symbolic link itself, though links may lead to
+ * its folder. A stream (of Node, of the web, a `Blob`, an async generator of bytes or texts) is read once, no faster than the working folder takes it.
+ */
+export type FileContent =
+  | string
+  | ArrayBufferView
+  | ArrayBuffer
+  | { path: string | FileUrl }
+  | { stream(): object }
+  | AsyncIterable<Uint8Array | string>;
+
+/** A file that a function hands over; see {@link CollectOptions.onFile}. */
+export interface CollectedFile {
+  /** Below the working folder, with `/` between its parts; checked as {@link CollectOptions} says. */
+  path: string;
+  /** Bytes. */
+  size: number;
+  /** Its bytes. Begin to read it before the promise that `onFile` returns settles; a file whose stream nobody reads is left out. */
+  stream: NodeReadable;
+}
+
+/**
+ * Which files of the working folder are taken when the function has returned: after its result is known, and before the promise of the call
+ * settles. Nothing is taken from a function that threw.
+ *
+ * Regular files only; links, and what is behind them, FIFOs, sockets and devices are passed over. Modes, owners and times are not taken over.
+ * A path that matches and has a control character, a part of more than 255 bytes, more than 1024 bytes or 32 levels rejects the call
+ * with `FILES_FAILED`, as does what cannot be read or written; the phase is `result`: the function has run.
+ */
+export interface CollectOptions {
+  /**
+   * Patterns of paths below the working folder: `*` within a name, `**` for any folders, `?` and `[a-z]` for one character of ASCII,
+   * `{csv,json}`, and `\` before a character that stands for itself. `out/**` is all that is below `out`. 1 to 100 of them.
+   */
+  match: string | string[];
+  /**
+   * The folder of this machine that gets the files, below it under the same paths; made where it is missing. Either this or `onFile`.
+   *
+   * A file gets its name when all are there and whole. No file is replaced, and no link in it is followed: where something has the
+   * name already, the call is rejected with `FILES_FAILED`. A rejected call leaves no file. Not on Windows.
+   */
+  into?: string | FileUrl;
+  /**
+   * Called with each file instead, in the order of their paths, one after the other: the next one comes when the promise that this
+   * returns has settled and the stream has ended or was destroyed. The function's process waits meanwhile, and its time counts.
+   * What it throws, and an error that the stream is destroyed with, rejects the call with `FILES_FAILED` and that as the `cause`.
+   */
+  onFile?(file: CollectedFile): unknown;
+  /** The most files, from 1 to 10000; more reject the call with `OUTPUT_LIMIT`. Default 100. */
+  maxFiles?: number;
+  /** The most bytes of all files together, at least 1; more reject the call with `OUTPUT_LIMIT`. Default 67108864 (64 MiB). */
+  maxBytes?: number;
+}
+
 /** Limits of one call. Each may be narrower than the executor's own, not wider: that rejects with `INVALID_CONFIG`. */
 export interface CallLimits {
   /** As the option `memoryMb`. Calls with a limit of their own have zygotes of their own. */
@@ -293,6 +358,22 @@ export interface CallOptions {
   onYield?(value: unknown): unknown;
   /** Limits of this call alone. Not for providers. */
   limits?: CallLimits;
+  /**
+   * Files that are in the working folder before the function starts, by their path in it (`'in/data.csv'`): relative, with `/` between its
+   * parts, without `.` and `..`; at most 1024 bytes, 32 levels and 10000 files. They count to `diskMb`, and the time that they take to the
+   * timeout. At most one piece of them is in the host's memory; bytes that are given must not change before the call is settled.
+   *
+   * A bad name or content, and a `path` that cannot be read, reject with `INVALID_CONFIG` before anything is spent. A source that fails
+   * later, a stream's error included, rejects with `FILES_FAILED` (phase `start`; a stream's error is the `cause`), one that leaves no room
+   * with `DISK_LIMIT`: in both cases nothing of the function has run. However the call ends, streams that were not read to their ends are
+   * destroyed. Not for providers. See docs/FILES.md.
+   */
+  files?: Record<string, FileContent>;
+  /**
+   * Files of the working folder that are taken when the function has returned. An aborted call leaves nothing of them, and a stream that is
+   * being handed over fails. Not for providers. See docs/FILES.md.
+   */
+  collect?: CollectOptions;
 }
 
 /* ------------------------------------------------------------------ options */
@@ -988,7 +1069,7 @@ export type SandboxErrorCode =
   | 'ISOLATION_UNAVAILABLE'
   /** The function did not settle in time. */
   | 'TIMEOUT'
-  /** stdout, stderr and result together were too large. */
+  /** stdout, stderr and result together were too large, or the files that `collect` names. */
   | 'OUTPUT_LIMIT'
   /** The heap, the memory outside of it, or the machine's was used up; the text says which. */
   | 'MEMORY_LIMIT'
@@ -1004,6 +1085,8 @@ export type SandboxErrorCode =
   | 'EXITED'
   /** The process was killed by a signal that was not ours. */
   | 'KILLED'
+  /** A file of the call could not be read or placed (phase `start`), or one of its function's not be handed over (`result`). */
+  | 'FILES_FAILED'
   /** The function returned something that JSON cannot carry. */
   | 'RESULT_NOT_SERIALIZABLE'
   /** The answer was lost; the function may have run. */

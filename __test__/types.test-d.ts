@@ -207,5 +207,28 @@ export const talking: CallOptions = {
   onProgress: (progress) => void (progress satisfies unknown),
   onYield: async (value) => void (value satisfies unknown),
 };
+export const filed: CallOptions = {
+  files: {
+    text: 'a',
+    bytes: new Uint8Array(1),
+    buffer: Buffer.from('a'),
+    path: { path: '/a' },
+    url: { path: new URL('file:///a') },
+    blob: new Blob(['a']),
+    web: new Blob(['a']).stream(),
+    stream: process.stdin,
+    own: (async function* () {
+      yield 'a';
+    })(),
+  },
+  collect: {
+    match: ['out/**'],
+    maxFiles: 5,
+    onFile: ({ path, size, stream }) => stream.pipe(process.stdout) && [path satisfies string, size satisfies number],
+  },
+};
+export const gathered: CallOptions = { collect: { match: '**', into: new URL('file:///a') } };
+// @ts-expect-error no content
+export const noContent: CallOptions = { files: { a: 5 } };
 // @ts-expect-error a limit that calls do not have
 export const unknownLimit: CallOptions = { limits: { memory: 5 } };

@@ -31,6 +31,7 @@ const {
 const { CORE_NAME, log, loggerName, quietly } = require('./logger.js');
 const { native } = require('./native.js');
 const { envOf } = require('./call-env.js');
+const { filesOf } = require('./files.js');
 const { noteOutcome } = require('./notice.js');
 const { observe } = require('./observe.js');
 const {
@@ -210,10 +211,14 @@ class NativeSandboxExecutor {
     const core = this.#coreFor(call);
     const callId = nextCallId++;
     const prepared = prepare(callId, toolId, args, config, call, observer);
-    const { request, argsText, signal, isAborted, onEvent, handover, talk } = prepared;
-    if (isAborted) throw aborted(signal);
+    const { request, argsText, signal, isAborted, onEvent, handover, talk, files } = prepared;
+    if (isAborted) {
+      files?.end();
+      throw aborted(signal);
+    }
 
     talk?.begin(core, callId);
+    files?.begin(core, callId);
     const leave = signal ? whenAborted(signal, () => core.abort(callId, 'aborted')) : undefined;
     let outcome;
     try {
@@ -221,13 +226,15 @@ class NativeSandboxExecutor {
     } finally {
       leave?.();
       talk?.end();
+      files?.end();
       handover?.settled();
     }
     noteOutcome(core, outcome);
     if (observer && outcome.steps) marked(observer, parse(outcome.steps));
     if (outcome.ok) return parseResult(outcome.value);
     if (outcome.code === 'ABORTED' && signal && orUndefined(() => signal.aborted)) throw aborted(signal, outcome);
-    throw fromOutcome(outcome);
+    const error = fromOutcome(outcome);
+    throw files ? files.explain(error) : error;
   }
 
   /** The core's side for a call: one of its own limits where it has some. */
@@ -302,24 +309,33 @@ function prepare(callId, toolId, args, config, call, observer) {
   const { signal, isAborted, onLogs, onUsage } = companions(call);
   const talk = talkOf(call);
   const handover = onUsage || observer ? new Handover() : undefined;
-  return {
-    request: requestJson(toolId, config, {
-      __proto__: null,
-      logs: onLogs !== undefined,
-      steps: observer !== undefined,
-      usage: handover !== undefined,
-      env: envOf(call),
-      talk: talk?.offer,
-      nest: talk && nameOf(callId),
-      within: outerCall(),
-    }),
-    argsText: argsJson(args),
-    signal,
-    isAborted,
-    onEvent: onLogs || handover || talk ? eventHandler(onLogs, onUsage, observer, handover, talk) : null,
-    handover,
-    talk,
+  const wants = {
+    __proto__: null,
+    logs: onLogs !== undefined,
+    steps: observer !== undefined,
+    usage: handover !== undefined,
+    env: envOf(call),
+    talk: talk?.offer,
+    nest: talk && nameOf(callId),
+    within: outerCall(),
   };
+  const files = filesOf(call);
+  const hasEvents = onLogs || handover || talk || files;
+  try {
+    return {
+      request: requestJson(toolId, config, { ...wants, __proto__: null, files: files?.given, collect: files?.wanted }),
+      argsText: argsJson(args),
+      signal,
+      isAborted,
+      onEvent: hasEvents ? eventHandler(onLogs, onUsage, observer, handover, talk, files) : null,
+      handover,
+      talk,
+      files,
+    };
+  } catch (error) {
+    files?.end();
+    throw error;
+  }
 }
 
 /** What may go with a call; absent ones are `undefined`. */
@@ -352,7 +368,7 @@ function limitsOf(call) {
 }
 
 /** Takes what waited together, in the order in which it came. */
-function eventHandler(onLogs, onUsage, observer, handover, talk) {
+function eventHandler(onLogs, onUsage, observer, handover, talk, files) {
   const use = (text) => {
     observer?.use(parse(text));
     if (onUsage) quietly(() => onUsage(parse(text)));
@@ -361,6 +377,7 @@ function eventHandler(onLogs, onUsage, observer, handover, talk) {
     if (kind === 'step') observer?.mark(parse(text));
     else if (kind === 'usage') handover?.after(() => use(text));
     else if (kind === 'call' || kind === 'progress' || kind === 'yield') talk.take(kind, text);
+    else if (kind === 'feed' || kind === 'file') files.take(kind, text);
     else if (onLogs) quietly(() => onLogs({ stream: kind, text }));
   };
   return (events) => {

@@ -176,6 +176,8 @@ function requestJson(toolId, config, wants) {
     wantsSteps: wants.steps,
     wantsUsage: wants.usage,
     env: wants.env,
+    files: wants.files,
+    collect: wants.collect,
     talk: wants.talk,
     nest: wants.nest,
     within: wants.within,

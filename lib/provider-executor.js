@@ -598,7 +598,7 @@ function failure(code, phase, what, error) {
 }
 
 /** Options of a call that need this machine's own channel to the function. */
-const NATIVE_ONLY = ['env', 'functions', 'functionLimits', 'onProgress', 'onYield', 'limits'];
+const NATIVE_ONLY = ['env', 'functions', 'functionLimits', 'files', 'collect', 'onProgress', 'onYield', 'limits'];
 
 /** Refuses a call that asks for what a provider cannot give, before anything is spent on it. */
 function refuseNativeOnly(provider, call) {

@@ -277,6 +277,8 @@ fn job(spec: &WorkerSpec, run: &RunFolder, dir: &std::path::Path, packages: &BTr
         compile_cache: Some(dir.to_owned()),
         compiles_only: false,
         talk: None,
+        files: 0,
+        collect: None,
         code_cache: None,
         code: format!("return (\n{}\n);", COMPILE_FUNCTION.trim_end().trim_end_matches(';')),
         args: Some(json!({ "packages": packages, "limitMs": PACKAGE_LIMIT_MS }).to_string()),

@@ -53,6 +53,8 @@ pub enum Code {
     Exited,
     /// The process was killed by a signal that was not ours.
     Killed,
+    /// A file of the call could not be read or placed, or one of its function's not be handed over.
+    FilesFailed,
     /// The function returned something that JSON cannot carry.
     ResultNotSerializable,
     /// The answer was lost; the function may have run.

@@ -23,6 +23,10 @@ use tracing::Level;
 use crate::{
     config::{self, HostFacts, Network, Settings, millis},
     error::{Code, Phase, SandboxError},
+    files::{
+        collect::{Chunk, Collect, Hand, Wanted},
+        given::{self, Feed, Feeder, GivenFile},
+    },
     gauge,
     host::{self, Account, Host, Sandbox},
     install::{DEFAULT_PATH, policy},
@@ -80,6 +84,10 @@ pub enum EventKind {
     Progress,
     /// JSON of a value that the function yields; see [`Executor::taken`].
     Yield,
+    /// The number of a file of the call, of which a piece is wanted; see [`Executor::feed`].
+    Feed,
+    /// JSON of a file that the function hands over: `{ path, size }`; see [`Executor::chunk`].
+    File,
     /// JSON of what the call used, once, at its end.
     Usage,
 }
@@ -94,6 +102,8 @@ impl EventKind {
             Self::Call => "call",
             Self::Progress => "progress",
             Self::Yield => "yield",
+            Self::Feed => "feed",
+            Self::File => "file",
             Self::Usage => "usage",
         }
     }
@@ -132,6 +142,11 @@ struct Request {
     /// Variables of this call, over those of the executor.
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// What is placed in the working folder before the function starts.
+    #[serde(default)]
+    files: Vec<GivenFile>,
+    /// Which of its files are taken when it has returned.
+    collect: Option<Wanted>,
     /// What the function may say before its result.
     talk: Option<Offer>,
     /// Names this call for calls that its host functions make.
@@ -183,6 +198,10 @@ struct CallState {
     story: Story,
     /// With the function, once it runs and where it may talk.
     talk: Mutex<Option<Arc<Talk>>>,
+    /// The surface's side of files that the call is given.
+    feeder: Feeder,
+    /// And of those that it hands over.
+    hand: Arc<Hand>,
 }
 
 /// What is told of a call beside its answer.
@@ -327,8 +346,42 @@ impl Executor {
         }
     }
 
+    /// Gives a piece of the file that an event asked for.
+    pub fn feed(&self, call_id: u64, piece: Vec<u8>, is_last: bool) {
+        if let Some(state) = self.state(call_id) {
+            state.feeder.give(piece, is_last);
+        }
+    }
+
+    /// The file that an event asked for cannot be read: the call fails.
+    pub fn feed_failed(&self, call_id: u64, message: String) {
+        if let Some(state) = self.state(call_id) {
+            state.feeder.fail(message);
+        }
+    }
+
+    /// Hands the next chunk of the file that is being handed over to `done`, from some thread of the core's; `None` where the call has
+    /// ended and the file will never be whole.
+    pub fn chunk(&self, call_id: u64, done: impl FnOnce(Option<Chunk>) + Send + 'static) {
+        let (Some(state), Ok(setup)) = (self.state(call_id), &self.inner.setup) else { return done(None) };
+        let hand = Arc::clone(&state.hand);
+        drop(state);
+        setup.host.runtime().spawn(async move { done(hand.chunk().await) });
+    }
+
+    /// The caller is done with the file that was handed over, or failed with it.
+    pub fn file_taken(&self, call_id: u64, said: Result<(), String>) {
+        if let Some(state) = self.state(call_id) {
+            state.hand.taken(said);
+        }
+    }
+
+    fn state(&self, call_id: u64) -> Option<Arc<CallState>> {
+        self.inner.calls().get(&call_id).cloned()
+    }
+
     fn talk(&self, call_id: u64) -> Option<Arc<Talk>> {
-        let state = self.inner.calls().get(&call_id).cloned()?;
+        let state = self.state(call_id)?;
         let talk = state.talk.lock().unwrap_or_else(PoisonError::into_inner);
         talk.clone()
     }
@@ -472,6 +525,20 @@ pub fn isolation_report(env_json: &str, done: impl FnOnce(Result<Value, SandboxE
     }
 }
 
+/// What can be said of the files of a call before anything is spent on it. Looks at the disk, on a thread for that.
+async fn check_files(request: &Request, kind: source::Kind) -> Result<Option<Collect>, SandboxError> {
+    if request.files.is_empty() && request.collect.is_none() {
+        return Ok(None);
+    }
+    let (files, wanted) = (request.files.clone(), request.collect.clone());
+    let is_module = kind == source::Kind::Module;
+    let checked = tokio::task::spawn_blocking(move || {
+        given::check(&files, is_module)?;
+        wanted.map(|wanted| Collect::new(&wanted, is_module)).transpose()
+    });
+    checked.await.unwrap_or_else(|_| Err(internal_failure()))
+}
+
 fn internal_failure() -> SandboxError {
     SandboxError::new(
         Code::StartFailed,
@@ -593,6 +660,8 @@ fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
 /// the order in which they stand.
 struct Running {
     job: Job,
+    /// What of the function's files is wanted.
+    collect: Option<Collect>,
     /// Names the code cache that the job has or may have.
     code_key: Option<CodeKey>,
     run: RunFolder,
@@ -718,6 +787,7 @@ impl Setup {
         state: &CallState,
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
+        let collect = state.unless_cancelled(Phase::Validate, check_files(request, prepared.kind)).await??;
         state.unless_cancelled(Phase::Queue, self.account.check_node(self.host)).await??;
         state.unless_cancelled(Phase::Queue, self.shielded()).await??;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
@@ -728,11 +798,12 @@ impl Setup {
         let starting = self.worker(request, &prepared.packages, &lease);
         let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
         let mut job = self.job(request, &prepared, args_json, &lease, &run);
+        job.collect = collect.as_ref().map(Collect::roots);
         let code_key = self.code_key(&prepared, worker.rung).await?;
         if let Some(key) = &code_key {
             job.code_cache = self.code_cache(key, worker.rung, &job, &lease).await?;
         }
-        Ok((worker, Running { job, code_key, run, lease, permit }))
+        Ok((worker, Running { job, collect, code_key, run, lease, permit }))
     }
 
     /// Names what V8's code cache of a text is good for; nothing for what is compiled in no time.
@@ -760,8 +831,15 @@ impl Setup {
                 let spec = self.spec(&BTreeMap::new(), COMPILE_TOOL_ID.into(), sandbox).await?;
                 let forced = if rung == Rung::Zygote { Rung::Zygote } else { Rung::Spawn };
                 let spec = WorkerSpec { forced: Some(forced), ..spec };
-                let job =
-                    Job { compiles_only: true, compile_cache: None, args: None, talk: None, ..job.clone() };
+                let job = Job {
+                    compiles_only: true,
+                    compile_cache: None,
+                    args: None,
+                    talk: None,
+                    files: 0,
+                    collect: None,
+                    ..job.clone()
+                };
                 self.host.compile_text(key.clone(), spec, job);
                 Ok(None)
             }
@@ -952,6 +1030,8 @@ impl Setup {
             compile_cache: run.compile_cache().map(Path::to_path_buf),
             compiles_only: false,
             talk: request.talk.clone(),
+            files: request.files.len(),
+            collect: None,
             code_cache: None,
             code: prepared.code.clone(),
             args: args_json,
@@ -967,7 +1047,7 @@ impl Setup {
         state: &CallState,
         settle: oneshot::Sender<Answer>,
     ) {
-        let Running { job, code_key, run, lease, permit } = running;
+        let Running { job, collect, code_key, run, lease, permit } = running;
         let given = code_key.filter(|_| job.code_cache.is_some());
         let rung = worker.rung;
         state.story.step(Step::Run, Some(rung), None);
@@ -982,7 +1062,16 @@ impl Setup {
         let group = process.group().cloned();
         let whose = gauge::Whose { pid: process.pid(), keepers: process.keepers(), mark: process.mark() };
         let aside = gauge::aside(run.written(), whose, group.clone(), limits.call);
-        let aside = Aside { talk: state.talk(request), ..aside };
+        let events = &state.story.events;
+        let feed = events.clone().filter(|_| !request.files.is_empty());
+        let aside = Aside {
+            talk: state.talk(request),
+            feed: feed.map(|events| {
+                Feed::new(request.files.clone(), &state.feeder, events, self.settings.limits.disk_mb)
+            }),
+            collecting: collect.map(|collect| collect.begin(&state.hand, events.clone())),
+            ..aside
+        };
         let _outer = self.outer_call(request);
         let output = state.story.events.clone().filter(|_| request.wants_logs);
         let output = output.map(|events| Box::new(Output { events }) as Box<dyn OutputSink>);
@@ -1030,7 +1119,15 @@ impl Request {
 impl CallState {
     fn new(story: Story) -> Self {
         let (canceller, cancel) = supervise::cancellation();
-        Self { canceller, cancel, stage: Mutex::new(Stage::Waiting), story, talk: Mutex::default() }
+        Self {
+            canceller,
+            cancel,
+            stage: Mutex::new(Stage::Waiting),
+            story,
+            talk: Mutex::default(),
+            feeder: Feeder::default(),
+            hand: Arc::default(),
+        }
     }
 
     /// Begins the conversation that the call offers its function, if it does.

@@ -59,6 +59,8 @@ pub fn aside(written: Written, whose: Whose, group: Option<Arc<Group>>, limits: 
         oom_killed: Box::new(move || memory_kills().zip(before).is_some_and(|(now, before)| now > before)),
         counted: Box::new(move || group.as_ref().map_or_else(Counted::default, |group| group.counted())),
         talk: None,
+        feed: None,
+        collecting: None,
     }
 }
 

@@ -8,6 +8,7 @@ pub mod config;
 pub mod config_report;
 pub mod error;
 pub mod executor;
+pub mod files;
 pub mod gauge;
 pub mod group;
 pub mod histogram;

@@ -17,12 +17,19 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
-    sync::{mpsc, oneshot, watch},
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot, watch,
+    },
     time::{Instant, Sleep},
 };
 
 use crate::{
     error::{Code, Phase, SandboxError},
+    files::{
+        collect::{self, Collecting},
+        given::Feed,
+    },
     group::Counted,
     limits::CallLimits,
     process::{BoxFuture, Duplex, ExitStatus, Process},
@@ -32,7 +39,7 @@ use crate::{
         breach::{self, End},
         outcome::{self, Notes, Outcome},
         output::{Tail, Utf8Stream},
-        protocol::{Decoder, Frame, Job},
+        protocol::{Decoder, Frame, Job, Piece},
     },
 };
 
@@ -76,6 +83,10 @@ pub struct Aside {
     pub counted: Box<dyn Fn() -> Counted + Send>,
     /// Hears what the function says before its result, and has the frames that go back.
     pub talk: Option<(Arc<Talk>, mpsc::UnboundedReceiver<Outgoing>)>,
+    /// Files that follow the job.
+    pub feed: Option<Feed>,
+    /// Files that are taken when the function has returned.
+    pub collecting: Option<Collecting>,
 }
 
 impl Aside {
@@ -87,6 +98,8 @@ impl Aside {
             room_is_limited: false,
             counted: Box::new(Counted::default),
             talk: None,
+            feed: None,
+            collecting: None,
         }
     }
 }
@@ -207,6 +220,12 @@ pub async fn supervise(
     let began = Instant::now();
     let deadline = after(began, limits.timeout);
     let (talk, answers) = aside.talk.take().unzip();
+    let mut collecting = aside.collecting.take();
+    let frames = Frames {
+        feed: aside.feed.take(),
+        answers,
+        wants: collecting.as_mut().and_then(|collecting| collecting.frames.take()),
+    };
     let mut run = Run {
         stage: Stage::Running,
         began,
@@ -219,8 +238,15 @@ pub async fn supervise(
         stderr: Input::new(Some(started.stderr)),
         channel: Input::new(channel),
         captured: Captured { bytes: 0, stdout: Captive::default(), stderr: Captive::default(), sink: output },
-        decoder: Decoder::new(limits.max_output_bytes).hearing(job.talk.as_ref()),
+        decoder: Decoder::new(limits.max_output_bytes)
+            .hearing(job.talk.as_ref())
+            .collecting(collecting.is_some()),
         talk,
+        collecting,
+        held: None,
+        stalled: None,
+        unsent: None,
+        collected: Ok(()),
         notes: Notes::default(),
         settle: Some(settle),
         cancel,
@@ -233,34 +259,55 @@ pub async fn supervise(
         limits,
     };
     match job.encode() {
-        Ok(bytes) => run.drive(write(writer, bytes, answers)).await,
+        Ok(bytes) => run.drive(write(writer, bytes, frames)).await,
         Err(error) => {
             let message = format!("Function execution failed: {error}");
             run.give_up(SandboxError::new(Code::InvalidConfig, Phase::Start, message));
-            run.drive(std::future::ready(())).await;
+            run.drive(std::future::ready(Ok(()))).await;
         }
     }
     run.into_report()
 }
 
-/// Writes the job, then the answers to what the function says, while everything else is read: a job can be larger than what a socket
-/// holds.
+/// What follows the job to the worker.
+struct Frames {
+    feed: Option<Feed>,
+    answers: Option<mpsc::UnboundedReceiver<Outgoing>>,
+    wants: Option<mpsc::UnboundedReceiver<Vec<u8>>>,
+}
+
+/// Writes the job and its files, then the answers to what the function says, while everything else is read: a job can be larger than what
+/// a socket holds. An error is that of a file that cannot be read.
 async fn write(
     writer: Option<WriteHalf<Box<dyn Duplex>>>,
     job: Vec<u8>,
-    answers: Option<mpsc::UnboundedReceiver<Outgoing>>,
-) {
-    let Some(mut writer) = writer else { return };
+    Frames { feed, mut answers, mut wants }: Frames,
+) -> Result<(), SandboxError> {
+    let Some(mut writer) = writer else { return Ok(()) };
     // A worker that does not take its job ends, or lets its time pass; both are seen elsewhere.
     if writer.write_all(&job).await.is_err() {
-        return;
+        return Ok(());
     }
-    let Some(mut answers) = answers else { return };
     drop(job);
-    while let Some(answer) = answers.recv().await {
-        if writer.write_all(&answer.bytes).await.is_err() {
-            return;
+    if let Some(feed) = feed {
+        feed.write(&mut writer).await?;
+    }
+    loop {
+        let written = tokio::select! {
+            Some(answer) = received(&mut answers) => writer.write_all(&answer.bytes).await,
+            Some(want) = received(&mut wants) => writer.write_all(&want).await,
+            else => return Ok(()),
+        };
+        if written.is_err() {
+            return Ok(());
         }
+    }
+}
+
+async fn received<T>(from: &mut Option<mpsc::UnboundedReceiver<T>>) -> Option<T> {
+    match from {
+        Some(from) => from.recv().await,
+        None => None,
     }
 }
 
@@ -294,6 +341,10 @@ enum Event {
     Stderr(usize),
     Channel(usize),
     JobWritten,
+    /// There is room for the piece of a file that waits.
+    Room,
+    /// All files were handed over, or one could not be.
+    Collected,
 }
 
 struct Run {
@@ -312,6 +363,16 @@ struct Run {
     /// Hears what the function says before its result.
     talk: Option<Arc<Talk>>,
     notes: Notes,
+    /// Takes the function's files, until the call is settled.
+    collecting: Option<Collecting>,
+    /// The result, while files are taken.
+    held: Option<Outcome>,
+    /// A piece of a file that there is no room for. Until there is, the channel is not read.
+    stalled: Option<Piece>,
+    /// Why the job could not be sent whole.
+    unsent: Option<SandboxError>,
+    /// What came of taking files.
+    collected: Result<(), SandboxError>,
     /// Taken by what settles the call.
     settle: Option<oneshot::Sender<Outcome>>,
     cancel: Cancel,
@@ -327,12 +388,15 @@ struct Run {
 }
 
 impl Run {
-    async fn drive(&mut self, writing: impl Future<Output = ()>) {
+    async fn drive(&mut self, writing: impl Future<Output = Result<(), SandboxError>>) {
         let mut writing = pin!(writing);
         let mut written = false;
         while self.stage != Stage::Done {
             match self.next(writing.as_mut(), written).await {
-                Event::JobWritten => written = true,
+                event @ Event::JobWritten => {
+                    written = true;
+                    self.on(event);
+                }
                 event @ Event::Channel(_) => {
                     self.catch_up().await;
                     self.on(event);
@@ -346,9 +410,14 @@ impl Run {
     }
 
     /// In this order, so that no flood holds up the deadline, and output that was written before a result counts before it.
-    async fn next(&mut self, writing: Pin<&mut impl Future<Output = ()>>, written: bool) -> Event {
+    async fn next(
+        &mut self,
+        writing: Pin<&mut impl Future<Output = Result<(), SandboxError>>>,
+        written: bool,
+    ) -> Event {
         let stage = self.stage;
         let Self { timer, process, exit, stdout, stderr, channel, settle, cancel, aside, breach, .. } = self;
+        let Self { collecting, held, stalled, unsent, collected, .. } = self;
         tokio::select! {
             biased;
             reason = cancel.cancelled(), if matches!(stage, Stage::Running | Stage::Lingering) => Event::Cancelled(reason),
@@ -361,8 +430,18 @@ impl Run {
             event = process_event(process, stage, exit.is_some()) => event,
             count = stdout.read() => Event::Stdout(count),
             count = stderr.read() => Event::Stderr(count),
-            count = channel.read() => Event::Channel(count),
-            () = writing, if !written => Event::JobWritten,
+            result = collects(collecting, stalled.is_some()), if held.is_some() => match result {
+                Some(result) => {
+                    *collected = result;
+                    Event::Collected
+                }
+                None => Event::Room,
+            },
+            count = channel.read(), if stalled.is_none() => Event::Channel(count),
+            result = writing, if !written => {
+                *unsent = result.err();
+                Event::JobWritten
+            }
         }
     }
 
@@ -397,14 +476,14 @@ impl Run {
 
     /// A piece of output, or of the channel too, that needs no waiting for.
     async fn at_hand(&mut self, with_channel: bool) -> Option<Event> {
-        let Self { stdout, stderr, channel, .. } = self;
+        let Self { stdout, stderr, channel, stalled, .. } = self;
         // Without tokio's budget, under which a pipe may pretend to be empty.
         tokio::task::unconstrained(async {
             tokio::select! {
                 biased;
                 count = stdout.read() => Some(Event::Stdout(count)),
                 count = stderr.read() => Some(Event::Stderr(count)),
-                count = channel.read(), if with_channel => Some(Event::Channel(count)),
+                count = channel.read(), if with_channel && stalled.is_none() => Some(Event::Channel(count)),
                 () = std::future::ready(()) => None,
             }
         })
@@ -442,7 +521,18 @@ impl Run {
                 self.check_output();
             }
             Event::Channel(count) => self.on_channel(count),
-            Event::JobWritten => {}
+            Event::JobWritten => {
+                if let Some(error) = self.unsent.take().filter(|_| self.settle.is_some()) {
+                    self.give_up(error);
+                }
+            }
+            Event::Room => {
+                if let Some(piece) = self.stalled.take() {
+                    self.take_piece(piece);
+                }
+                self.take_frames();
+            }
+            Event::Collected => self.on_collected(),
         }
         self.check_ends();
     }
@@ -450,7 +540,10 @@ impl Run {
     fn on_timer(&mut self) {
         self.timer_on = false;
         match self.stage {
-            Stage::Running => self.give_up(outcome::timed_out(self.limits.timeout)),
+            Stage::Running => {
+                let error = outcome::timed_out(self.limits.timeout);
+                self.give_up(if self.held.is_some() { outcome::while_collecting(error) } else { error });
+            }
             Stage::Draining => self.settle_by_exit(),
             Stage::Lingering => {
                 self.lingered = true;
@@ -481,8 +574,9 @@ impl Run {
     }
 
     fn take_frames(&mut self) {
-        while self.settle.is_some() {
+        while self.settle.is_some() && self.stalled.is_none() {
             match self.decoder.next_frame() {
+                Ok(Some(Frame::Collected(piece))) => self.take_piece(piece),
                 Ok(Some(Frame::Said(said))) => {
                     let heard = self.talk.as_ref().map_or(Ok(()), |talk| talk.hear(said));
                     if let Err(error) = heard {
@@ -500,13 +594,48 @@ impl Run {
         }
     }
 
+    /// Hands on a piece of the function's files, or keeps it until there is room.
+    fn take_piece(&mut self, piece: Piece) {
+        let sent = match self.collecting.as_ref().filter(|_| self.held.is_some()) {
+            Some(collecting) => collecting.pieces.try_send(piece),
+            None => return self.give_up(collect::broken("files before its result")),
+        };
+        if let Err(TrySendError::Full(piece)) = sent {
+            self.stalled = Some(piece);
+        }
+    }
+
+    fn on_collected(&mut self) {
+        let Some(outcome) = self.held.take() else { return };
+        match std::mem::replace(&mut self.collected, Ok(())) {
+            Ok(()) => self.conclude(outcome),
+            Err(error) => self.give_up(error),
+        }
+    }
+
     fn settle_by_frame(&mut self, outcome: Outcome) {
+        // The first one counts, also while files are taken.
+        if self.held.is_some() {
+            return;
+        }
         if let Ok(Some(json)) = &outcome {
             self.captured.bytes = self.captured.bytes.saturating_add(json.len() as u64);
             if self.captured.bytes > self.limits.max_output_bytes {
                 return self.give_up(outcome::output_limit(Phase::Result, self.limits.max_output_bytes));
             }
         }
+        if self.collecting.is_some() && outcome.is_ok() {
+            if let Some(talk) = &self.talk {
+                talk.close();
+            }
+            self.held = Some(outcome);
+            return;
+        }
+        self.conclude(outcome);
+    }
+
+    /// The function settled, and its files are taken.
+    fn conclude(&mut self, outcome: Outcome) {
         self.settle(outcome);
         let until = after(Instant::now(), self.limits.linger).min(self.deadline);
         self.enter(Stage::Lingering, until);
@@ -522,7 +651,7 @@ impl Run {
             in_memory: self.aside.room_is_limited,
         };
         let error = self.notes.ended(end, &self.captured.stderr.tail.text(), &self.limits.call);
-        self.settle(Err(error));
+        self.settle(Err(if self.held.is_some() { outcome::while_collecting(error) } else { error }));
         self.kill();
     }
 
@@ -557,6 +686,8 @@ impl Run {
     fn settle(&mut self, outcome: Outcome) {
         let Some(settle) = self.settle.take() else { return };
         self.settled = Some(Instant::now());
+        // Where they were not all taken, none is left.
+        (self.collecting, self.held, self.stalled) = (None, None, None);
         if let Some(talk) = &self.talk {
             talk.close();
         }
@@ -635,6 +766,17 @@ async fn process_event(process: &mut Process, stage: Stage, exit_known: bool) ->
             process.gone().await;
             Event::Gone
         }
+    }
+}
+
+/// What came of taking files; nothing where a piece is stalled and there is room for it now. Cancel-safe.
+async fn collects(collecting: &mut Option<Collecting>, is_stalled: bool) -> Option<Result<(), SandboxError>> {
+    let Some(Collecting { pieces, done, .. }) = collecting else { return std::future::pending().await };
+    tokio::select! {
+        biased;
+        result = done.as_mut() => Some(result),
+        // Whether there is room, or nobody to take it, the next attempt shows.
+        _ = pieces.reserve(), if is_stalled => None,
     }
 }
 
@@ -735,6 +877,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        files::collect::{Chunk, Collect, Hand, Wanted},
         process::{Control, Started, TreeState},
         source::Kind,
         start::Rung,
@@ -807,6 +950,8 @@ mod tests {
             compile_cache: None,
             compiles_only: false,
             talk: None,
+            files: 0,
+            collect: None,
             code_cache: None,
             code: "return () => 1".to_owned(),
             args,
@@ -1437,5 +1582,90 @@ mod tests {
         fake.exit(ExitStatus::Code(0), false);
         assert_eq!(fake.act().await.0, Act::Kill);
         fake.report().await;
+    }
+
+    fn collecting(hand: &Arc<Hand>) -> Aside {
+        let wanted = Wanted {
+            patterns: vec!["**".to_owned()],
+            into: None,
+            max_files: 10,
+            max_bytes: 100 * PIPE_BYTES as u64,
+        };
+        let collect = Collect::new(&wanted, false).unwrap();
+        Aside { collecting: Some(collect.begin(hand, None)), ..Aside::nothing() }
+    }
+
+    #[tokio::test]
+    async fn a_result_waits_for_the_files_and_a_slow_caller_holds_the_worker_up() {
+        const FRAMES: usize = 40;
+        let hand = Arc::new(Hand::default());
+        let mut fake = start_beside(LIMITS, job(None), collecting(&hand));
+        fake.returned("1").await;
+        fake.send(18, "2").await;
+        fake.send(32, &format!(r#"[["a",{}]]"#, FRAMES * PIPE_BYTES)).await;
+        fake.send(32, "[]").await;
+        fake.send(33, &format!(r#"{{"bytes":{}}}"#, FRAMES * PIPE_BYTES)).await;
+        let chunk = "x".repeat(PIPE_BYTES);
+        let mut sent = 0;
+        while tokio::time::timeout(ms(200), fake.send(34, &chunk)).await.is_ok() {
+            sent += 1;
+            assert!(sent < 12, "the host takes in what nobody has room for");
+        }
+        assert!(fake.outcome.as_mut().unwrap().try_recv().is_err());
+        // The frame that was cut short is of no use any more: the call ends as one that broke its channel, or is aborted.
+        fake.canceller.cancel(CancelReason::Aborted);
+        assert_eq!(fake.error().await.0.code, Code::Aborted);
+        assert_eq!(hand.chunk().await, Some(Chunk::Data(chunk.into_bytes())));
+        assert_eq!(hand.chunk().await, None, "the rest never comes");
+        fake.gone();
+        fake.run.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_result_is_answered_once_its_files_are_taken() {
+        let hand = Arc::new(Hand::default());
+        let mut fake = start_beside(LIMITS, job(None), collecting(&hand));
+        fake.returned("1").await;
+        for (kind, payload) in [(32, r#"[["a",1]]"#), (32, "[]"), (33, r#"{"bytes":1}"#), (34, "x")] {
+            fake.send(kind, payload).await;
+        }
+        hand.begun().await;
+        assert_eq!(hand.chunk().await, Some(Chunk::Data(b"x".to_vec())));
+        assert_eq!(hand.chunk().await, Some(Chunk::End));
+        assert!(fake.outcome.as_mut().unwrap().try_recv().is_err());
+        hand.taken(Ok(()));
+        assert_eq!(fake.outcome().await, Ok(Some("1".to_owned())));
+        fake.exit(ExitStatus::Code(0), false);
+        let report = fake.run.await.unwrap();
+        assert!(report.failure.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_ends_or_lingers_before_its_files_are_taken_has_failed() {
+        let mut fake = start_beside(LIMITS, job(None), collecting(&Arc::default()));
+        fake.returned("1").await;
+        fake.exit(ExitStatus::Code(0), false);
+        let (error, _) = fake.error().await;
+        assert_eq!((error.code, error.phase), (Code::Exited, Phase::Result));
+        assert!(error.message.contains("its files were being collected"), "{}", error.message);
+        fake.run.await.unwrap();
+        let mut fake = start_beside(LIMITS, job(None), collecting(&Arc::default()));
+        fake.returned("1").await;
+        let (error, at) = fake.error().await;
+        assert_eq!((error.code, at), (Code::Timeout, ms(30_000)));
+        fake.gone();
+        fake.run.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_before_a_result_break_the_channel() {
+        let mut fake = start_beside(LIMITS, job(None), collecting(&Arc::default()));
+        fake.started().await;
+        fake.send(32, "[]").await;
+        let (error, _) = fake.error().await;
+        assert_eq!(error.code, Code::ToolError);
+        assert!(error.message.contains("files before its result"), "{}", error.message);
+        fake.gone();
+        fake.run.await.unwrap();
     }
 }

@@ -171,6 +171,8 @@ impl Bench {
             compile_cache: None,
             compiles_only: false,
             talk: None,
+            files: 0,
+            collect: None,
             code_cache: None,
             code: format!("return (\n{text}\n);"),
             args: None,

@@ -21,7 +21,7 @@ const QUEUE_LIMIT_CALLS: usize = 2;
 /// An event as JavaScript sees it.
 #[napi(object)]
 pub struct CallEvent {
-    /// `stdout`, `stderr`, `step`, `call`, `progress`, `yield` or `usage`.
+    /// `stdout`, `stderr`, `step`, `call`, `progress`, `yield`, `feed`, `file` or `usage`.
     pub kind: String,
     /// A piece of output, or JSON.
     pub text: String,

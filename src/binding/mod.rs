@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use napi::{
     Env, Status,
-    bindgen_prelude::{Function, Object},
+    bindgen_prelude::{Buffer, Function, Object, Uint8Array},
 };
 use napi_derive::napi;
 
@@ -34,6 +34,7 @@ use crate::{
     config::millis,
     error::{Exit, SandboxError},
     executor::{Answer, CallEvents, CancelReason, Executor},
+    files::collect::Chunk,
     process::ExitStatus,
     timeline::Mark,
 };
@@ -71,6 +72,15 @@ pub struct QueueStats {
     pub vcpus: String,
     pub available_permits: u32,
     pub queue_length: u32,
+}
+
+/// A piece of a file of a function.
+#[napi(object)]
+pub struct FileChunk {
+    /// Nothing at the end of the file.
+    pub data: Option<Buffer>,
+    /// Whether the file is whole up to here; false without data: it never will be.
+    pub ok: bool,
 }
 
 type Settle<T> = Box<dyn FnOnce(Env) -> napi::Result<T> + Send>;
@@ -166,6 +176,38 @@ impl BindingExecutor {
     #[napi(catch_unwind)]
     pub fn taken(&self, call_id: f64) {
         self.inner.taken(call_key(call_id));
+    }
+
+    /// A piece of the file that an event `feed` asked for.
+    #[napi(catch_unwind)]
+    pub fn feed(&self, call_id: f64, piece: Uint8Array, is_last: bool) {
+        self.inner.feed(call_key(call_id), piece.to_vec(), is_last);
+    }
+
+    /// The file that an event `feed` asked for cannot be read.
+    #[napi(catch_unwind)]
+    pub fn feed_failed(&self, call_id: f64, message: String) {
+        self.inner.feed_failed(call_key(call_id), message);
+    }
+
+    /// The next chunk of the file that the last event `file` told of.
+    #[napi(catch_unwind, ts_return_type = "Promise<FileChunk>")]
+    pub fn next_chunk<'env>(&self, env: &'env Env, call_id: f64) -> napi::Result<Object<'env>> {
+        let (settle, promise) = promise(env)?;
+        self.inner.chunk(call_key(call_id), move |chunk| {
+            settle(match chunk {
+                Some(Chunk::Data(data)) => FileChunk { data: Some(Buffer::from(data)), ok: true },
+                Some(Chunk::End) => FileChunk { data: None, ok: true },
+                None => FileChunk { data: None, ok: false },
+            });
+        });
+        Ok(promise)
+    }
+
+    /// The caller is done with that file; with a message, it failed.
+    #[napi(catch_unwind)]
+    pub fn file_taken(&self, call_id: f64, failure: Option<String>) {
+        self.inner.file_taken(call_key(call_id), failure.map_or(Ok(()), Err));
     }
 
     /// Rejects what has not started, waits for what runs; with `drain`, idle sandboxes and the launcher go too. With a deadline,

@@ -14,6 +14,7 @@ use napi_derive::napi;
 use super::{Outcome, promise};
 use crate::{
     config::millis,
+    files::given,
     provider::{
         self, Desk, Plan, Rules, Run,
         desk::{After, Grant, Reply},
@@ -32,6 +33,12 @@ pub struct ProviderScripts {
 #[napi(catch_unwind)]
 pub fn provider_scripts() -> ProviderScripts {
     ProviderScripts { runner: provider::RUNNER_SCRIPT.to_owned(), worker: WORKER_SCRIPT.to_owned() }
+}
+
+/// What is wrong with the paths of the files of a call, if something is, in words for the caller.
+#[napi(catch_unwind)]
+pub fn file_paths_problem(paths: Vec<String>) -> Option<String> {
+    given::check_paths(paths.iter().map(String::as_str)).err().map(|error| error.message)
 }
 
 /// What calls need under one set of options.

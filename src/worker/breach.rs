@@ -165,7 +165,8 @@ fn file_words(limits: &CallLimits) -> String {
 /// `error` as the limit that it is about, if what was thrown says so. `room_is_limited`: it is the call's own limit that leaves it
 /// no room to write.
 pub fn of_thrown(error: SandboxError, limits: &CallLimits, room_is_limited: bool) -> SandboxError {
-    let thrown = error.cause_json.as_deref().filter(|_| error.code == Code::ToolError);
+    let can_be_limit = matches!(error.code, Code::ToolError | Code::FilesFailed);
+    let thrown = error.cause_json.as_deref().filter(|_| can_be_limit);
     let Some((code, words)) = thrown.and_then(|json| limit_of(json, limits, room_is_limited)) else {
         return error;
     };

@@ -56,8 +56,8 @@ impl Notes {
     /// Takes note of a frame; gives the outcome if it is a settling one. Only the first outcome of a worker counts.
     pub fn take(&mut self, frame: Frame, max_output_bytes: u64) -> Option<Outcome> {
         match frame {
-            // What it says before its result is `talk`'s.
-            Frame::Ready | Frame::Said(_) => {}
+            // What it says before its result is `talk`'s, its files are `files::collect`'s.
+            Frame::Ready | Frame::Said(_) | Frame::Collected(_) => {}
             // Once the function may have run, what is said of a cache is its word.
             Frame::Uncached => self.uncached |= !self.started,
             Frame::Started => self.started = true,
@@ -73,6 +73,9 @@ impl Notes {
             }
             Frame::TooLarge { .. } => return Some(Err(output_limit(Phase::Result, max_output_bytes))),
             Frame::Invalid(thrown) => return Some(Err(invalid(thrown))),
+            // Once the function may have run, it is the function that says so.
+            Frame::Unplaced(thrown) if !self.started => return Some(Err(unplaced(thrown))),
+            Frame::Unplaced(_) => {}
         }
         None
     }
@@ -156,10 +159,25 @@ pub fn timed_out(timeout: Duration) -> SandboxError {
     SandboxError::new(Code::Timeout, Phase::Run, message)
 }
 
+/// An error of a call whose function has returned.
+pub fn while_collecting(error: SandboxError) -> SandboxError {
+    let message = format!("{}. The function had returned, and its files were being collected", error.message);
+    SandboxError { message, phase: Phase::Result, ..error }
+}
+
 /// stdout, stderr and result together are larger than `max_output_bytes`.
 pub fn output_limit(phase: Phase, max_output_bytes: u64) -> SandboxError {
     let message = format!("Output size exceeded limit of {max_output_bytes} bytes");
     SandboxError::new(Code::OutputLimit, phase, message)
+}
+
+/// A file cannot be written into the working folder; where that is for a limit, [`breach::of_thrown`] says so.
+fn unplaced(thrown: Thrown) -> SandboxError {
+    let message = format!("Function execution failed: a file of the call cannot be placed: {}", thrown.text);
+    SandboxError {
+        cause_json: Some(thrown.json),
+        ..SandboxError::new(Code::FilesFailed, Phase::Start, message)
+    }
 }
 
 /// The channel carried what is no frame.

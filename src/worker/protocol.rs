@@ -23,6 +23,10 @@ const ARGS: u8 = 3;
 const CODE_CACHE: u8 = 4;
 const ANSWER: u8 = 5;
 const RESUME: u8 = 6;
+const FILE: u8 = 7;
+const FILE_DATA: u8 = 8;
+const FILE_END: u8 = 9;
+const WANT: u8 = 10;
 const READY: u8 = 16;
 const STARTED: u8 = 17;
 const RETURNED: u8 = 18;
@@ -39,9 +43,18 @@ const UNCACHED: u8 = 28;
 const CALL: u8 = 29;
 const PROGRESS: u8 = 30;
 const YIELDED: u8 = 31;
+const LISTED: u8 = 32;
+const OPENED: u8 = 33;
+const DATA: u8 = 34;
+const UNREADABLE: u8 = 35;
+const UNPLACED: u8 = 36;
 
 /// The largest text of progress, bytes.
 pub const MAX_PROGRESS_BYTES: usize = 64 * 1024;
+/// The largest part of a file in one frame, bytes, in both directions.
+pub const FILE_CHUNK_BYTES: usize = 128 * 1024;
+/// The largest list of files in one frame, bytes.
+const MAX_LIST_BYTES: usize = 512 * 1024;
 /// What a call of a host function takes beside its arguments, at most: its name and its number.
 const CALL_ROOM_BYTES: usize = 1024;
 
@@ -76,6 +89,10 @@ pub struct Job {
     pub compiles_only: bool,
     /// What the function may say before its result; `None`: nothing.
     pub talk: Option<Offer>,
+    /// How many files follow the job.
+    pub files: usize,
+    /// Below which folders of the working folder the worker lists files once the function has returned; `None`: nothing is collected.
+    pub collect: Option<Vec<String>>,
     /// V8's code cache of the code.
     pub code_cache: Option<Arc<[u8]>>,
     /// See [`crate::source::Prepared::code`].
@@ -148,6 +165,15 @@ struct JobHeader<'a> {
     has_code_cache: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     talk: Option<&'a Offer>,
+    #[serde(skip_serializing_if = "is_none")]
+    files: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collect: Option<&'a [String]>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way")]
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way")]
@@ -181,6 +207,8 @@ impl Job {
             compiles_only: self.compiles_only,
             has_code_cache: self.code_cache.is_some(),
             talk: self.talk.as_ref(),
+            files: self.files,
+            collect: self.collect.as_deref(),
         })?;
         let args = self.args.as_deref().unwrap_or("null");
         let cache = self.code_cache.as_deref();
@@ -208,6 +236,36 @@ pub fn answer_frame(id: u32, ok: bool, json: &str) -> Result<Vec<u8>, EncodeErro
 /// Says that the host has taken one yielded value.
 pub fn resume_frame() -> Vec<u8> {
     vec![0, 0, 0, 0, RESUME]
+}
+
+/// What files travel in to the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// A file begins: its path.
+    File,
+    /// Bytes of it.
+    FileData,
+    /// It is whole.
+    FileEnd,
+}
+
+/// The header of a frame of a file, whose payload has at most [`FILE_CHUNK_BYTES`].
+pub fn part_header(part: Part, payload_bytes: usize) -> [u8; HEADER_BYTES] {
+    let kind = match part {
+        Part::File => FILE,
+        Part::FileData => FILE_DATA,
+        Part::FileEnd => FILE_END,
+    };
+    let [a, b, c, d] = u32::try_from(payload_bytes).unwrap_or(u32::MAX).to_le_bytes();
+    [a, b, c, d, kind]
+}
+
+/// Asks the worker for the file at `path`; with an empty one it is asked for nothing more.
+pub fn want_frame(path: &str) -> Vec<u8> {
+    let mut frame = u32::try_from(path.len()).unwrap_or(u32::MAX).to_le_bytes().to_vec();
+    frame.push(WANT);
+    frame.extend_from_slice(path.as_bytes());
+    frame
 }
 
 fn put_frame(frames: &mut Vec<u8>, kind: u8, part: &'static str, payload: &[u8]) -> Result<(), EncodeError> {
@@ -264,6 +322,31 @@ pub enum Frame {
     Invalid(Thrown),
     /// It talks with its host.
     Said(Said),
+    /// A file that the call was given cannot be written; nothing of the function runs.
+    Unplaced(Thrown),
+    /// It hands over files, after the function has returned.
+    Collected(Piece),
+}
+
+/// Files of a function on their way to the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Some files that there are, with their sizes in bytes; none at the end of the list.
+    Listed(Vec<(String, u64)>),
+    /// The file that was asked for, with its size.
+    Opened {
+        /// Bytes that follow.
+        bytes: u64,
+    },
+    /// Bytes of it.
+    Data(Vec<u8>),
+    /// A file or folder that cannot be read.
+    Unreadable {
+        /// Its path, below the working folder.
+        path: String,
+        /// Why, in the system's words.
+        reason: String,
+    },
 }
 
 /// What a function says before its result.
@@ -343,13 +426,15 @@ pub struct Decoder {
     max_result_bytes: usize,
     /// The largest message to the host; `None` where none may come.
     max_message_bytes: Option<usize>,
+    /// Whether files may come.
+    collects: bool,
 }
 
 impl Decoder {
     /// For results of at most `max_result_bytes` bytes.
     pub fn new(max_result_bytes: u64) -> Self {
         let max_result_bytes = usize::try_from(max_result_bytes).unwrap_or(usize::MAX);
-        Self { bytes: Vec::new(), start: 0, max_result_bytes, max_message_bytes: None }
+        Self { bytes: Vec::new(), start: 0, max_result_bytes, max_message_bytes: None, collects: false }
     }
 
     /// Takes what the function says before its result as well, where the call offers that.
@@ -358,6 +443,12 @@ impl Decoder {
         let max_message_bytes =
             offer.map(|offer| usize::try_from(offer.max_message_bytes).unwrap_or(usize::MAX));
         Self { max_message_bytes, ..self }
+    }
+
+    /// Takes files after the result as well, where the call wants them.
+    #[must_use]
+    pub fn collecting(self, collects: bool) -> Self {
+        Self { collects, ..self }
     }
 
     /// Adds what was read. Call [`Decoder::next_frame`] until it gives `None` before the next chunk.
@@ -388,7 +479,12 @@ impl Decoder {
         match kind {
             READY | STARTED | DRAINED | UNCACHED => Ok(0),
             RETURNED => Ok(self.max_result_bytes),
-            THREW | UNSERIALIZABLE | TOO_LARGE | UNCAUGHT | EXITING | INVALID => Ok(MAX_NOTE_FRAME_BYTES),
+            THREW | UNSERIALIZABLE | TOO_LARGE | UNCAUGHT | EXITING | INVALID | UNPLACED => {
+                Ok(MAX_NOTE_FRAME_BYTES)
+            }
+            LISTED if self.collects => Ok(MAX_LIST_BYTES),
+            DATA if self.collects => Ok(FILE_CHUNK_BYTES),
+            OPENED | UNREADABLE if self.collects => Ok(CALL_ROOM_BYTES * 16),
             CALL | PROGRESS | YIELDED => {
                 let most = self.max_message_bytes.ok_or(Violation::UnknownType { kind })?;
                 Ok(if kind == PROGRESS { MAX_PROGRESS_BYTES } else { most.saturating_add(CALL_ROOM_BYTES) })
@@ -412,6 +508,12 @@ struct SizeShape {
 }
 
 #[derive(Deserialize)]
+struct UnreadableShape {
+    path: String,
+    reason: String,
+}
+
+#[derive(Deserialize)]
 struct CodeShape {
     code: i32,
 }
@@ -427,6 +529,9 @@ struct ThrownShape {
 
 fn parse(kind: u8, payload: &[u8]) -> Result<Frame, Violation> {
     let bad = |reason: String| Violation::Payload { kind, reason };
+    if kind == DATA {
+        return Ok(Frame::Collected(Piece::Data(payload.to_vec())));
+    }
     let text = std::str::from_utf8(payload).map_err(|error| bad(error.to_string()))?;
     let frame = match kind {
         READY => Ok(Frame::Ready),
@@ -444,6 +549,13 @@ fn parse(kind: u8, payload: &[u8]) -> Result<Frame, Violation> {
             .map(|CallShape { id, name, args }| Frame::Said(Said::Call { id, name, args })),
         PROGRESS => checked_json(text).map(|json| Frame::Said(Said::Progress(json))),
         YIELDED => checked_json(text).map(|json| Frame::Said(Said::Yielded(json))),
+        UNPLACED => parse_thrown(text).map(Frame::Unplaced),
+        LISTED => serde_json::from_str(text).map(|files| Frame::Collected(Piece::Listed(files))),
+        OPENED => {
+            serde_json::from_str(text).map(|SizeShape { bytes }| Frame::Collected(Piece::Opened { bytes }))
+        }
+        UNREADABLE => serde_json::from_str(text)
+            .map(|UnreadableShape { path, reason }| Frame::Collected(Piece::Unreadable { path, reason })),
         _ => return Err(Violation::UnknownType { kind }),
     };
     frame.map_err(|error| bad(error.to_string()))
@@ -534,6 +646,8 @@ mod tests {
             compile_cache: None,
             compiles_only: false,
             talk: None,
+            files: 0,
+            collect: None,
             code_cache: None,
             code: "export default 1".to_owned(),
             args: None,
@@ -559,6 +673,49 @@ mod tests {
         assert!(text.contains(r#""maxResultBytes":10,"compilesOnly":true,"hasCodeCache":true}"#), "{text}");
         assert_eq!(header([2, 1, 0, 0, COMPILED]), (COMPILED, 258));
         assert_eq!(decode_one(COMPILED, b""), Err(Violation::UnknownType { kind: COMPILED }));
+    }
+
+    #[test]
+    fn files_and_what_is_collected_are_told_of_in_the_job() {
+        let job = Job { files: 2, collect: Some(vec!["out".to_owned()]), ..job() };
+        let text = String::from_utf8_lossy(&job.encode().unwrap()).into_owned();
+        assert!(text.contains(r#""maxResultBytes":10,"files":2,"collect":["out"]}"#), "{text}");
+        assert_eq!(want_frame("out/a"), frame(WANT, b"out/a"));
+        assert_eq!(part_header(Part::FileData, 258), [2, 1, 0, 0, FILE_DATA]);
+    }
+
+    #[test]
+    fn files_come_only_where_they_are_collected() {
+        let stream = [
+            frame(LISTED, br#"[["a",1],["b",2]]"#),
+            frame(OPENED, br#"{"bytes":2}"#),
+            frame(DATA, b"\xff\0"),
+            frame(UNREADABLE, br#"{"path":"b","reason":"EACCES"}"#),
+        ];
+        for one in &stream {
+            let mut decoder = Decoder::new(MAX_RESULT_BYTES);
+            decoder.push(one);
+            assert!(matches!(decoder.next_frame(), Err(Violation::UnknownType { .. })));
+        }
+        let mut decoder = Decoder::new(MAX_RESULT_BYTES).collecting(true);
+        decoder.push(&stream.concat());
+        let mut pieces = Vec::new();
+        while let Some(Frame::Collected(piece)) = decoder.next_frame().unwrap() {
+            pieces.push(piece);
+        }
+        assert_eq!(
+            pieces,
+            [
+                Piece::Listed(vec![("a".to_owned(), 1), ("b".to_owned(), 2)]),
+                Piece::Opened { bytes: 2 },
+                Piece::Data(vec![255, 0]),
+                Piece::Unreadable { path: "b".to_owned(), reason: "EACCES".to_owned() },
+            ]
+        );
+        let mut decoder = Decoder::new(MAX_RESULT_BYTES).collecting(true);
+        decoder.push(&u32::try_from(FILE_CHUNK_BYTES + 1).unwrap().to_le_bytes());
+        decoder.push(&[DATA]);
+        assert!(matches!(decoder.next_frame(), Err(Violation::TooLarge { kind: DATA, .. })));
     }
 
     #[test]
@@ -683,7 +840,7 @@ mod tests {
 
         #[test]
         fn any_payload_of_any_type_is_a_frame_or_a_violation(
-            kind in 14..32_u8,
+            kind in 14..40_u8,
             payload in prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..300),
                 "[\\[\\]{}\",:a-f0-9\\\\ ]{0,100}".prop_map(String::into_bytes),

@@ -21,7 +21,8 @@ const { parse, stringify } = JSON;
 const { isArray } = Array;
 const { isFinite: isFiniteNumber } = Number;
 const { isGeneratorObject, isNativeError, isPromise } = types;
-const { existsSync, readSync, writeSync } = fs;
+const { closeSync, existsSync, fstatSync, lstatSync, mkdirSync, openSync, readSync, readdirSync, writeSync } = fs;
+const { O_CREAT, O_EXCL, O_NOFOLLOW = 0, O_NONBLOCK = 0, O_RDONLY, O_WRONLY } = fs.constants;
 const { min } = Math;
 const { wait } = Atomics;
 const idle = new Int32Array(new SharedArrayBuffer(4));
@@ -37,6 +38,7 @@ const toText = String;
 
 const uncurry = Function.prototype.bind.bind(Function.prototype.call);
 const copy = uncurry(Buffer.prototype.copy);
+const partOf = uncurry(Buffer.prototype.subarray);
 const decode = uncurry(Buffer.prototype.toString);
 const encode = TextEncoder.prototype.encode.bind(new TextEncoder());
 const charCodeAt = uncurry(String.prototype.charCodeAt);
@@ -47,6 +49,9 @@ const slice = uncurry(String.prototype.slice);
 const startsWith = uncurry(String.prototype.startsWith);
 const toWellFormed = uncurry(String.prototype.toWellFormed);
 const trimStart = uncurry(String.prototype.trimStart);
+const isFileEntry = uncurry(fs.Dirent.prototype.isFile);
+const isFolderEntry = uncurry(fs.Dirent.prototype.isDirectory);
+const isFileStat = uncurry(fs.Stats.prototype.isFile);
 const addTo = uncurry(WeakSet.prototype.add);
 const isIn = uncurry(WeakSet.prototype.has);
 const frameText = uncurry(framePrototype().toString);
@@ -96,6 +101,10 @@ const SOURCE = 2;
 const ARGS = 3;
 const CODE_CACHE = 4;
 const ANSWER = 5;
+const FILE = 7;
+const FILE_DATA = 8;
+const FILE_END = 9;
+const WANT = 10;
 const STARTED = 17;
 const RETURNED = 18;
 const THREW = 19;
@@ -110,6 +119,11 @@ const UNCACHED = 28;
 const CALL = 29;
 const PROGRESS = 30;
 const YIELDED = 31;
+const LISTED = 32;
+const OPENED = 33;
+const DATA = 34;
+const UNREADABLE = 35;
+const UNPLACED = 36;
 
 const HEADER_BYTES = 5;
 /** What is read of the channel before it is asked for. Most jobs fit in, and are there after one call of the system's. */
@@ -129,6 +143,12 @@ const BUSY_WAIT_MS = 2;
 /** Values that may be on their way to the host, before the function has to wait until it has taken some. */
 const YIELD_WINDOW = 16;
 const PROGRESS_LIMIT_BYTES = 64 * 1024;
+/** A part of a file in one frame. */
+const FILE_CHUNK_BYTES = 128 * 1024;
+/** Characters of a list of files in one frame, of which each takes three bytes at most. */
+const LIST_LIMIT_UNITS = 64 * 1024;
+/** Levels of folders that files are looked for in. */
+const FOLDERS_LIMIT_LEVELS = 64;
 
 // ---- channel ------------------------------------------------------------------------------------------------------------
 
@@ -185,14 +205,20 @@ function receiveBytes(type) {
   return length === undefined ? undefined : take(length);
 }
 
-/** The length of the payload that follows. */
+/** The type of the frame whose header was received last. */
+let receivedType;
+
+/** The length of the payload that follows, in a frame of `type`, or of any type. */
 function receiveHeader(type) {
   const fits = HEADER_BYTES <= AHEAD_BYTES - taken;
   const header = fits ? ahead : take(HEADER_BYTES);
   if (header === undefined || (fits && !fill(HEADER_BYTES))) return undefined;
   const at = fits ? taken : 0;
   if (fits) taken += HEADER_BYTES;
-  if (header[at + 4] !== type) throw new IntrinsicError(`frame ${header[at + 4]} on the channel where ${type} is due`);
+  receivedType = header[at + 4];
+  if (type !== undefined && receivedType !== type) {
+    throw new IntrinsicError(`frame ${receivedType} on the channel where ${type} is due`);
+  }
   return header[at] + header[at + 1] * 0x100 + header[at + 2] * 0x10000 + header[at + 3] * 0x1000000;
 }
 
@@ -208,7 +234,11 @@ function fill(length) {
 
 /** As many bytes, in a buffer of their own. */
 function take(length) {
-  const bytes = Buffer.allocUnsafe(length);
+  return takeInto(Buffer.allocUnsafe(length), length);
+}
+
+/** As many bytes at the start of `bytes`; `undefined` when the host hung up. */
+function takeInto(bytes, length) {
   let got = copy(ahead, bytes, 0, taken, min(filled, taken + length));
   taken += got;
   while (got < length) {
@@ -524,7 +554,6 @@ function throughSourceMap(json) {
 
 // ---- the job ------------------------------------------------------------------------------------------------------------
 
-/** Gives the process the environment, folder and arguments of the job. */
 /** What install scripts of the packages left below their home folder: browsers, caches. */
 const HOME_OF_SCRIPTS = '.home';
 /** Links made for one call: more are no home folder of anybody's. */
@@ -567,6 +596,7 @@ function linkHome(tree, home) {
   }
 }
 
+/** Gives the process the environment, folder and arguments of the job. */
 function adopt({ env, cwd, tmpdir, filename }) {
   const wanted = { __proto__: null };
   for (let i = 0; i < env.length; i += 2) wanted[env[i]] = env[i + 1];
@@ -962,9 +992,9 @@ function listenToHost() {
   if (talk.socket !== undefined) return talk.socket;
   const { Socket } = require('node:net');
   const socket = new Socket({ fd: channel, readable: true, writable: false });
-  let held = Buffer.alloc(0);
+  talk.held = Buffer.alloc(0);
   socket.on('data', (chunk) => {
-    held = held.length === 0 ? chunk : Buffer.concat([held, chunk]);
+    const held = talk.held.length === 0 ? chunk : Buffer.concat([talk.held, chunk]);
     let at = 0;
     while (held.length - at >= HEADER_BYTES) {
       const length = held.readUInt32LE(at);
@@ -972,7 +1002,7 @@ function listenToHost() {
       heardFromHost(held[at + 4], decode(held, 'utf8', at + HEADER_BYTES, at + HEADER_BYTES + length));
       at += HEADER_BYTES + length;
     }
-    held = held.subarray(at);
+    talk.held = held.subarray(at);
     if (talk.pending === 0 && talk.room === undefined) socket.unref();
   });
   // The host is gone, and this process with it before long.
@@ -1003,6 +1033,200 @@ function errorOfHost({ name, message }) {
   const error = new IntrinsicError(message);
   if (name !== 'Error') defineHidden(error, 'name', name);
   return error;
+}
+
+// ---- files --------------------------------------------------------------------------------------------------------------
+
+/** Places the files of the call in its working folder, which nobody has written to yet; whether all are there. */
+function placeFiles({ cwd, files }) {
+  const chunk = Buffer.allocUnsafe(FILE_CHUNK_BYTES);
+  let fit = true;
+  for (let i = 0; i < files; i++) {
+    const path = receive(FILE);
+    if (path === undefined) self.exit(0);
+    // What cannot be written is read all the same: the host goes on sending until it has heard of it.
+    fit = placeFile(cwd, path, chunk, fit) && fit;
+  }
+  return fit;
+}
+
+function placeFile(cwd, path, chunk, isWanted) {
+  let descriptor;
+  let failure;
+  const attempt = (act) => {
+    if (!isWanted || failure !== undefined) return;
+    try {
+      act();
+    } catch (error) {
+      failure = error;
+    }
+  };
+  attempt(() => {
+    const end = lastIndexOf(path, '/');
+    if (end > 0) mkdirSync(`${cwd}/${slice(path, 0, end)}`, { __proto__: null, recursive: true });
+    descriptor = openSync(`${cwd}/${path}`, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o644);
+  });
+  for (;;) {
+    const length = receiveHeader(undefined);
+    if (length === undefined) self.exit(0);
+    if (receivedType === FILE_END) break;
+    if (receivedType !== FILE_DATA) throw new IntrinsicError(`frame ${receivedType} on the channel within a file`);
+    if (takeInto(chunk, length) === undefined) self.exit(0);
+    attempt(() => {
+      for (let at = 0; at < length; ) at += writeSync(descriptor, chunk, at, length - at);
+    });
+  }
+  if (descriptor !== undefined) attempt(() => closeSync(descriptor));
+  if (failure !== undefined) send(UNPLACED, describeFailure(path, failure));
+  return failure === undefined;
+}
+
+/** As a thrown value; the system's errors do not always name the file. */
+function describeFailure(path, error) {
+  const message = toText(read(error, 'message') ?? error);
+  const fields = stringify({ __proto__: null, code: read(error, 'code'), syscall: read(error, 'syscall') });
+  return `{"text":${stringify(`${path}: ${message}`)},"name":"Error","message":${stringify(message)},"fields":${fields}}`;
+}
+
+/** Hands over the files that the host wants, once the function has returned. */
+function handOver(cwd, roots) {
+  if (!listFiles(cwd, roots)) return;
+  const frame = Buffer.allocUnsafeSlow(HEADER_BYTES + FILE_CHUNK_BYTES);
+  for (;;) {
+    const path = nextWanted();
+    // None is wanted any more, or the host is gone.
+    if (path === undefined || path === '') return;
+    if (!sendFile(cwd, path, frame)) return;
+  }
+}
+
+/** Sends what regular files there are below `roots`, in parts, and the end of the list; whether all could be looked at. */
+function listFiles(cwd, roots) {
+  const walk = { __proto__: null, folders: [{ __proto__: null, path: '', level: 0 }], count: 1, list: '' };
+  while (walk.count > 0) {
+    walk.count -= 1;
+    const { path: folder, level } = walk.folders[walk.count];
+    const entries = entriesOf(cwd, folder, level);
+    if (entries === undefined) return false;
+    for (let i = 0; i < entries.length; i++) {
+      const path = folder === '' ? entries[i].name : `${folder}/${entries[i].name}`;
+      visit(walk, entries[i], path, level, cwd, roots);
+    }
+  }
+  if (walk.list !== '') send(LISTED, `${walk.list}]`);
+  send(LISTED, '[]');
+  return true;
+}
+
+function visit(walk, entry, path, level, cwd, roots) {
+  if (isFolderEntry(entry)) {
+    if (!leadsToRoot(path, roots)) return;
+    walk.folders[walk.count] = { __proto__: null, path, level: level + 1 };
+    walk.count += 1;
+  } else if (isFileEntry(entry) && isBelowRoot(path, roots)) {
+    walk.list = withFile(walk.list, cwd, path);
+  }
+}
+
+/** What is in a folder; `undefined` where the host has been told that it cannot be read. */
+function entriesOf(cwd, folder, level) {
+  try {
+    if (level > FOLDERS_LIMIT_LEVELS) throw new IntrinsicError(`it is more than ${FOLDERS_LIMIT_LEVELS} folders deep`);
+    return readdirSync(folder === '' ? cwd : `${cwd}/${folder}`, { __proto__: null, withFileTypes: true });
+  } catch (error) {
+    // A folder that is removed meanwhile has no files; one whose name is no UTF-8 cannot be named here.
+    if (read(error, 'code') === 'ENOENT' && !includes(folder, '\ufffd')) return [];
+    unreadable(folder, error);
+    return undefined;
+  }
+}
+
+/** The list with one file more; sent, and begun again, when it is long. */
+function withFile(list, cwd, path) {
+  let bytes;
+  try {
+    bytes = lstatSync(`${cwd}/${path}`).size;
+  } catch {
+    if (!includes(path, '\ufffd')) return list;
+    // Its name is no UTF-8: it can be asked for, and is then told to be unreadable.
+    bytes = 0;
+  }
+  const longer = `${list}${list === '' ? '[' : ','}[${stringify(path)},${bytes}]`;
+  if (longer.length < LIST_LIMIT_UNITS) return longer;
+  send(LISTED, `${longer}]`);
+  return '';
+}
+
+/** Whether something wanted may be in the folder `path`. */
+function leadsToRoot(path, roots) {
+  for (let i = 0; i < roots.length; i++) if (startsWith(roots[i], `${path}/`)) return true;
+  return isBelowRoot(path, roots);
+}
+
+function isBelowRoot(path, roots) {
+  for (let i = 0; i < roots.length; i++) {
+    if (roots[i] === '' || path === roots[i] || startsWith(path, `${roots[i]}/`)) return true;
+  }
+  return false;
+}
+
+/** The path that the host wants next. What it answered to calls that nobody waits for any more is passed over. */
+function nextWanted() {
+  for (;;) {
+    const header = takeLate(HEADER_BYTES);
+    if (header === undefined) return undefined;
+    const length = header[0] + header[1] * 0x100 + header[2] * 0x10000 + header[3] * 0x1000000;
+    const payload = takeLate(length);
+    if (payload === undefined) return undefined;
+    if (header[4] === WANT) return decode(payload, 'utf8', 0, length);
+  }
+}
+
+/** As `take`, behind what was read while the function waited for the host. */
+function takeLate(length) {
+  const held = talk?.held;
+  if (held === undefined || held.length === 0) return take(length);
+  const bytes = Buffer.allocUnsafe(length);
+  const count = copy(held, bytes, 0, 0, min(held.length, length));
+  talk.held = partOf(held, count);
+  if (count === length) return bytes;
+  const rest = take(length - count);
+  if (rest === undefined) return undefined;
+  copy(rest, bytes, count);
+  return bytes;
+}
+
+/** Sends a file of the size that it has when it is opened; whether it could. No link is followed, and nothing but a regular file is read. */
+function sendFile(cwd, path, frame) {
+  let descriptor;
+  try {
+    descriptor = openSync(`${cwd}/${path}`, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    const stat = fstatSync(descriptor);
+    if (!isFileStat(stat)) throw new IntrinsicError('it is no regular file any more');
+    send(OPENED, `{"bytes":${stat.size}}`);
+    for (let left = stat.size; left > 0; ) {
+      const count = readSync(descriptor, frame, HEADER_BYTES, min(left, FILE_CHUNK_BYTES), null);
+      if (count === 0) throw new IntrinsicError('it became shorter while it was read');
+      frame[0] = count & 0xff;
+      frame[1] = (count >>> 8) & 0xff;
+      frame[2] = (count >>> 16) & 0xff;
+      frame[3] = 0;
+      frame[4] = DATA;
+      write(frame, HEADER_BYTES + count);
+      left -= count;
+    }
+    return true;
+  } catch (error) {
+    return unreadable(path, error);
+  } finally {
+    if (descriptor !== undefined) closeSync(descriptor);
+  }
+}
+
+function unreadable(path, error) {
+  const reason = slice(toText(read(error, 'message') ?? error), 0, 200);
+  send(UNREADABLE, stringify({ __proto__: null, path: slice(path, 0, 1000), reason }));
+  return false;
 }
 
 let settled = false;
@@ -1048,7 +1272,7 @@ async function run(job, code, args, cachedData) {
 }
 
 /** Calls the function and answers with what comes of it. */
-async function call(tool, args, { talk: offer, maxResultBytes }) {
+async function call(tool, args, { talk: offer, maxResultBytes, collect, cwd }) {
   const companions = beginTalk(offer);
   let result;
   try {
@@ -1057,7 +1281,7 @@ async function call(tool, args, { talk: offer, maxResultBytes }) {
   } catch (error) {
     return fail(error === nobodyTakesYields ? INVALID : THREW, error);
   }
-  answer(result, maxResultBytes);
+  if (answer(result, maxResultBytes) && collect !== undefined) handOver(cwd, collect);
 }
 
 function noFunction(value, isModule) {
@@ -1066,17 +1290,20 @@ function noFunction(value, isModule) {
   return new IntrinsicTypeError(`the source text must be one function, but its value is ${is}`);
 }
 
+/** Sends the result; whether it could be sent. */
 function answer(result, maxResultBytes) {
   let json;
   try {
-    json = stringify(result);
+    json = stringify(result) ?? '';
   } catch (error) {
-    return fail(UNSERIALIZABLE, error);
+    fail(UNSERIALIZABLE, error);
+    return false;
   }
-  if (json === undefined) return settle(RETURNED, '');
   const bytes = byteLength(json);
-  if (bytes > maxResultBytes) settle(TOO_LARGE, `{"bytes":${bytes}}`);
-  else settle(RETURNED, json);
+  const fits = bytes <= maxResultBytes;
+  if (fits) settle(RETURNED, json);
+  else settle(TOO_LARGE, `{"bytes":${bytes}}`);
+  return fits;
 }
 
 /** What `watch` added to the process. */
@@ -1180,6 +1407,8 @@ function serve(fd, begin) {
   const cachedData = parsed.hasCodeCache === true ? receiveBytes(CODE_CACHE) : undefined;
   if (begin !== undefined) begin();
   if (parsed.compilesOnly === true) return compileOnly(parsed, code);
+  // Where one cannot be placed, the host ends this process.
+  if (parsed.files !== undefined && !placeFiles(parsed)) self.exit(1);
   start(parsed, code, args, cachedData);
 }
 

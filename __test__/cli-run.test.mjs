@@ -223,3 +223,41 @@ test('what is wrong with variables, functions and stored tools is said', async (
   assert.match((await ran('no-tool.json', '{}')).err, /it needs executeCode/);
   assert.match((await ran('no.json', '{')).err, /is no JSON/);
 });
+
+test('files of this machine go in, and what matches comes out into a folder', async () => {
+  mkdirSync(join(folder, 'given'), { recursive: true });
+  writeFileSync(join(folder, 'given/orders.csv'), 'a,1\n');
+  const source = `() => { const fs = require('node:fs'); fs.mkdirSync('out'); fs.writeFileSync('out/copy', fs.readFileSync('in/data.csv')); fs.writeFileSync('log', fs.readFileSync('stdin.txt')); fs.writeFileSync('left', ''); return 1; }`;
+  const flags = ['--file', 'in/data.csv=given/orders.csv', '--file', 'stdin.txt=-'];
+  flags.push('--collect', 'out/**=results', '--collect', 'log=results');
+  const { code, out, err } = await ran('files.js', source, flags, { input: 'typed' });
+  assert.deepEqual([code, out], [0, '1\n'], err);
+  assert.equal(readFileSync(join(folder, 'results/out/copy'), 'utf8'), 'a,1\n');
+  assert.equal(readFileSync(join(folder, 'results/log'), 'utf8'), 'typed');
+  assert.equal(existsSync(join(folder, 'results/left')), false);
+  const again = await ran('files.js', source, flags, { input: 'typed' });
+  assert.equal(again.code, 1);
+  assert.match(again.err, /FILES_FAILED/);
+  assert.match(again.err, /exists in .*results already, and nothing is replaced/);
+});
+
+test('what is wrong with files and folders is said', async () => {
+  for (const [args, status, message] of [
+    [['--file', 'x'], 2, /--file must be path=file, as in in\/data\.csv=orders\.csv, not "x"/],
+    [['--file', '=x'], 2, /--file must be path=file/],
+    [['--file', 'x=missing.csv'], 1, /INVALID_CONFIG[\s\S]*missing\.csv cannot be read/],
+    [['--file', '../x=any.js'], 1, /INVALID_CONFIG[\s\S]*has the part/],
+    [['--file', 'a=-', '--file', 'b=-'], 2, /stdin can be the function, its argument or one of its files/],
+    [['--file', 'a=-', '--args', '-'], 2, /stdin can be the function, its argument or one of its files/],
+    [['--collect', 'out'], 2, /--collect must be pattern=folder, as in "out\/\*\*=results", not "out"/],
+    [['--watch', '--file', 'a=-'], 2, /--watch looks at files: stdin is none/],
+    [['--watch', '--collect', 'a=x'], 2, /--collect replaces no files/],
+    [['--collect', 'a=x', '--collect', 'b=y'], 2, /one folder for all patterns, not x and y/],
+    [['--collect', '/etc/*=x'], 1, /INVALID_CONFIG[\s\S]*is absolute/],
+    [['--collect', '*=any.js'], 1, /INVALID_CONFIG[\s\S]*it is no folder/],
+  ]) {
+    const { code, err } = await ran('any.js', '() => 1', args);
+    assert.equal(code, status, `${args}: ${err}`);
+    assert.match(err, message);
+  }
+});

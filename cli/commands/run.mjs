@@ -35,12 +35,16 @@ const RUNTIMES = {
   '.cts': 'typescript',
 };
 
+/** What is collected is for whoever asked for it, on a machine of theirs: the defaults are for servers. */
+const COLLECT_LIMITS = { maxFiles: 10_000, maxBytes: 1024 ** 3 };
+
 export const command = {
   name: 'run',
   summary: 'Runs a function from a file, as a server would: the result goes to stdout, everything else to stderr.',
   usage: [
     'run <file> [--args <json>] [--dep <package>] [--timeout <time>] [--network none] [--json]',
     'run <tool.json> [--args @<file>] [--env <name>] [--function <name>=<module>]',
+    'run <file> [--file <path>=<file>] [--collect <pattern>=<folder>]',
     'run - < <file>',
   ],
   positionals: ['<file>'],
@@ -71,7 +75,24 @@ export const command = {
       text: 'a function of this machine that the function may call as host.<name>',
       check: hostFunction,
     },
-    watch: { type: 'boolean', text: 'run it again whenever its file, or a file of its argument or variables, changes' },
+    watch: {
+      type: 'boolean',
+      text: 'run it again whenever its file, or a file of its argument, its variables or --file, changes',
+    },
+    file: {
+      type: 'string',
+      multiple: true,
+      value: '<path=file>',
+      text: 'a copy of a file of this machine that the function finds at that path of its working folder; - is stdin',
+      check: givenFile,
+    },
+    collect: {
+      type: 'string',
+      multiple: true,
+      value: '<pattern=folder>',
+      text: 'a folder of this machine that gets the files that match when the function has returned: "out/**=results"',
+      check: collected,
+    },
     memory: { type: 'string', value: '<MiB>', text: 'heap of the function', check: wholeNumber(16, 1_048_576) },
     cpu: {
       type: 'string',
@@ -113,18 +134,26 @@ export const command = {
 };
 
 async function run(values, [file], terminal) {
-  if (file === '-' && values.args === '-') throw new UsageError('stdin can be the function or its argument, not both');
+  const usesStdin = checkStdin(file, values);
   setLogger(null);
   if (!values.watch)
     return withExecutor(executorOptions(values, resolve), (session) => once(session, values, file, terminal));
-  if (file === '-' || values.args === '-') throw new UsageError('--watch looks at files: stdin is none');
+  if (usesStdin) throw new UsageError('--watch looks at files: stdin is none');
+  if (values.collect)
+    throw new UsageError('--collect replaces no files, so with --watch its folder would do once only');
   return withExecutor(executorOptions(values, resolve), (session) => again(session, values, file, terminal));
 }
 
 /** Runs it now, and whenever a file of it is another, until the command is interrupted. */
 async function again(session, values, file, terminal) {
-  const { args = '', 'env-file': variables = [] } = values;
-  const files = [file, ...(args.startsWith('@') ? [args.slice(1)] : []), ...variables].map((one) => resolve(one));
+  const { args = '', 'env-file': variables = [], file: given = [] } = values;
+  const named = [
+    file,
+    ...(args.startsWith('@') ? [args.slice(1)] : []),
+    ...variables,
+    ...given.map(([, from]) => from),
+  ];
+  const files = named.map((one) => resolve(one));
   const watched = new WatchedFiles(files);
   try {
     while (!interrupted.aborted) {
@@ -242,8 +271,52 @@ function hostFunction(given, name) {
   return { key, module, member };
 }
 
+/** `path=file`: where the function finds it, and what it is a copy of. */
+function givenFile(given, name) {
+  const at = given.indexOf('=');
+  if (at < 1 || at === given.length - 1) {
+    throw new UsageError(`--${name} must be path=file, as in in/data.csv=orders.csv, not "${given}"`);
+  }
+  return [given.slice(0, at), given.slice(at + 1)];
+}
+
+/** `pattern=folder`; a pattern may have a `=` in it. */
+function collected(given, name) {
+  const at = given.lastIndexOf('=');
+  if (at < 1 || at === given.length - 1) {
+    throw new UsageError(`--${name} must be pattern=folder, as in "out/**=results", not "${given}"`);
+  }
+  return [given.slice(0, at), given.slice(at + 1)];
+}
+
+/** Stdin is one thing; whether it is used. */
+function checkStdin(file, { args, file: files = [] }) {
+  const uses = [file === '-', args === '-', ...files.map(([, from]) => from === '-')].filter(Boolean).length;
+  if (uses > 1)
+    throw new UsageError('stdin can be the function, its argument or one of its files, not several of them');
+  return uses === 1;
+}
+
+/** Files for the function, and the folder for what it hands over. */
+function filesOf({ file: given = [], collect: wanted = [] }) {
+  const folders = new Set(wanted.map(([, folder]) => folder));
+  if (folders.size > 1) {
+    throw new UsageError(`--collect takes one folder for all patterns, not ${[...folders].join(' and ')}`);
+  }
+  const files = given.map(([path, from]) => [path, from === '-' ? process.stdin : { path: resolve(from) }]);
+  return {
+    ...(files.length > 0 && { files: Object.fromEntries(files) }),
+    ...(wanted.length > 0 && {
+      collect: { match: wanted.map(([pattern]) => pattern), into: resolve(wanted[0][1]), ...COLLECT_LIMITS },
+    }),
+  };
+}
+
 /** What the call gives its function. */
-async function companionsOf({ env = [], 'env-file': files = [], function: named = [], memory, cpu }, terminal) {
+async function companionsOf(
+  { env = [], 'env-file': files = [], function: named = [], memory, cpu, ...rest },
+  terminal
+) {
   const variables = {};
   for (const file of files) Object.assign(variables, parseEnv(read(file)));
   for (const [key, value] of env) variables[key] = value;
@@ -256,6 +329,7 @@ async function companionsOf({ env = [], 'env-file': files = [], function: named 
     ...(Object.keys(variables).length > 0 && { env: variables }),
     ...(named.length > 0 && { functions }),
     ...(Object.keys(limits).length > 0 && { limits }),
+    ...filesOf(rest),
     onProgress: line('progress'),
     onYield: line('yield'),
   };

@@ -12,12 +12,14 @@
 //             out, or nothing; absent: whether the secret of the stage is in the text
 //   uses      victims that it needs: calls of others, in the same sandbox (`sibling`), without packages (`neighbour`), or of another tenant (`stranger`)
 //   options   options of the executor that it is about
+//   collects  whether the caller takes the files of the working folder
 //   needs     from facts about the machine and the user, why it cannot be tried here even outside; or nothing
 //   lacking   from what its control gave, why the machine has nothing to try; or nothing
 //   undo      puts back what a success changed
 
 import bombs from './families/bombs.mjs';
 import channels from './families/channels.mjs';
+import collected from './families/collected.mjs';
 import files from './families/files.mjs';
 import install from './families/install.mjs';
 import leftovers from './families/leftovers.mjs';
@@ -37,6 +39,7 @@ export const ATTEMPTS = [
   leftovers,
   processes,
   channels,
+  collected,
   surroundings,
   sockets,
   bombs,

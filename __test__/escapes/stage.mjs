@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto';
 import {
   chmodSync,
   closeSync,
+  cpSync,
   existsSync,
   lstatSync,
   mkdirSync,
@@ -21,7 +22,7 @@ import {
 } from 'node:fs';
 import { createServer } from 'node:http';
 import { createServer as createSocket } from 'node:net';
-import { join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { below, marked, newMarker, ROOT, statOf, surface, tool, until } from '../helpers.mjs';
@@ -109,6 +110,24 @@ function mergeNaively(into, from) {
     }
     into[name] ??= {};
     mergeNaively(into[name], value);
+  }
+}
+
+/** Takes files as somebody would who does not expect harm: whatever is listed under its name, and what is in the folder with what links lead to. */
+function collectNaively(into, folder, frames) {
+  const filter = (path) => !path.includes('node_modules');
+  cpSync(folder, into, { recursive: true, dereference: true, force: true, filter });
+  let name;
+  for (let at = 0; at + 5 <= frames.length; ) {
+    const length = frames.readUInt32LE(at);
+    const payload = frames.subarray(at + 5, at + 5 + length);
+    if (frames[at + 4] === 32) name ??= JSON.parse(payload)[0][0];
+    if (frames[at + 4] === 34 && name !== undefined) {
+      const path = resolve(into, name);
+      mkdirSync(dirname(path), { recursive: true });
+      writeFileSync(path, payload);
+    }
+    at += 5 + length;
   }
 }
 
@@ -263,6 +282,26 @@ class Stage {
 
   remove(path) {
     rmSync(path, { recursive: true, force: true });
+  }
+
+  /** Empties the folder of a caller who takes files, but for a link, and a file of the caller's own. */
+  clearCollected() {
+    this.collected = join(this.root, 'collected');
+    rmSync(this.collected, { recursive: true, force: true });
+    mkdirSync(this.collected);
+    symlinkSync(this.outside, join(this.collected, 'link'));
+    writeFileSync(join(this.collected, 'kept.txt'), 'as it was');
+  }
+
+  /** All that is in it, links not followed. */
+  collectedText(folder = this.collected) {
+    return readdirSync(folder, { withFileTypes: true })
+      .map((entry) => {
+        const path = join(folder, entry.name);
+        if (entry.isDirectory()) return this.collectedText(path);
+        return entry.isFile() ? readFileSync(path, 'latin1') : '';
+      })
+      .join('\n');
   }
 
   /** Whether the kernel has a shared memory segment of that number. */
@@ -484,6 +523,10 @@ export class StandIn extends Stage {
     await process.exited;
     clearTimeout(limit);
     if (attempt.removal) removeNaively(process.cwd, this.root);
+    if (attempt.collects) {
+      this.clearCollected();
+      collectNaively(this.collected, process.cwd, head(process.channel));
+    }
     const outcome = process.outcome();
     if (attempt.naive === 'merge') mergeNaively({}, outcome.value);
     this.overflown = attempt.naive === 'recurse' && overflows(outcome.value) && 'whoever walks it overflows';
@@ -665,12 +708,14 @@ export class Real extends Stage {
     this.residentBefore = peakBytes();
     const sizes = { stdout: 0, stderr: 0 };
     let printed = '';
+    if (attempt.collects) this.clearCollected();
     const outcome = await this.factoryFor(attempt)
       .executeFunctionTool(attempt.id, world, tool(executeCode, { dependencies, sandbox }), {
         onLogs: ({ stream, text }) => {
           sizes[stream] += text.length;
           if (printed.length < PRINTED_LIMIT_BYTES) printed += text;
         },
+        ...(attempt.collects && { collect: { match: '**', into: this.collected } }),
       })
       .then(
         (value) => ({ value }),

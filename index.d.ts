@@ -396,7 +396,8 @@ export interface DependencyPolicy {
 
 /**
  * Settings of an executor. Every one has a variable that counts where the option is absent; an empty variable means the
- * default. Variables are read at the first call, so a server may load its `.env` after importing this package.
+ * default. Variables are read at the first call, so a server may load its `.env` after importing this package. Those that
+ * name proxies (`HTTP_PROXY` and its like) are read for each call.
  *
  * A bad value rejects the calls with `INVALID_CONFIG` naming the option or the variable, and is logged.
  */

@@ -38,11 +38,13 @@ const {
   GivenOptions,
   argsJson,
   attempt,
+  changedProxiesJson,
   environmentJson,
   listenerOf,
   nodeAbi,
   optionsJson,
   plainCopy,
+  proxiesNow,
   read,
   requestJson,
   setsJson,
@@ -121,7 +123,9 @@ class NativeSandboxExecutor {
   static #instance;
   #own;
   #core;
-  /** By the JSON of their limits, the one used last at the end. */
+  /** The host's proxies when the core was made. */
+  #proxies;
+  /** By the JSON of their limits and proxies, the one used last at the end. */
   #narrowed = new Map();
 
   static {
@@ -237,14 +241,16 @@ class NativeSandboxExecutor {
     throw files ? files.explain(error) : error;
   }
 
-  /** The core's side for a call: one of its own limits where it has some. */
+  /** The core's side for a call: one of its own limits where it has some, and of the host's proxies where those have changed. */
   #coreFor(call) {
     const core = this.#takeCore();
     const limits = limitsOf(call);
-    if (limits === undefined) return core;
-    const narrowed = this.#narrowed.get(limits) ?? core.narrowed(limits);
-    this.#narrowed.delete(limits);
-    this.#narrowed.set(limits, narrowed);
+    const proxies = changedProxiesJson(this.#proxies);
+    if (limits === undefined && proxies === undefined) return core;
+    const key = `${limits} ${proxies}`;
+    const narrowed = this.#narrowed.get(key) ?? core.narrowed(limits ?? '{}', proxies);
+    this.#narrowed.delete(key);
+    this.#narrowed.set(key, narrowed);
     if (this.#narrowed.size > NARROWED_LIMIT) this.#narrowed.delete(this.#narrowed.keys().next().value);
     return narrowed;
   }
@@ -253,6 +259,7 @@ class NativeSandboxExecutor {
   #takeCore() {
     const { Executor } = native();
     if (this.#core) return this.#core;
+    this.#proxies = proxiesNow();
     try {
       this.#core = new Executor(optionsJson(configured, this.#own), environmentJson(), nodeAbi());
     } catch (error) {

@@ -141,6 +141,37 @@ function environmentJson() {
   return strictJson(env);
 }
 
+/** Where the host goes to reach the network: what people change under a running server. */
+const PROXY_NAMES = [
+  'HTTP_PROXY',
+  'HTTPS_PROXY',
+  'ALL_PROXY',
+  'NO_PROXY',
+  'http_proxy',
+  'https_proxy',
+  'all_proxy',
+  'no_proxy',
+  'NODE_USE_ENV_PROXY',
+];
+
+/** The proxies of the host as they are now. */
+function proxiesNow() {
+  const values = bareArray();
+  for (let i = 0; i < PROXY_NAMES.length; i++) values[i] = process.env[PROXY_NAMES[i]];
+  return values;
+}
+
+/** The proxies of the host as JSON, an absent one `null`, where they are others than `known`; else nothing. Each call asks. */
+function changedProxiesJson(known) {
+  const values = proxiesNow();
+  let isSame = true;
+  for (let i = 0; i < values.length; i++) isSame &&= values[i] === known[i];
+  if (isSame) return undefined;
+  const changed = { __proto__: null };
+  for (let i = 0; i < values.length; i++) changed[PROXY_NAMES[i]] = values[i] ?? null;
+  return strictJson(changed);
+}
+
 /** The ABI of this host's own Node, for addons of dependencies; nothing where the host is something else. */
 function nodeAbi() {
   return otherHost(process.versions) ? undefined : process.versions.modules;
@@ -412,6 +443,8 @@ exports.GivenOptions = GivenOptions;
 exports.argsJson = argsJson;
 exports.attempt = attempt;
 exports.environmentJson = environmentJson;
+exports.changedProxiesJson = changedProxiesJson;
+exports.proxiesNow = proxiesNow;
 exports.kindOf = kindOf;
 exports.listenerOf = listenerOf;
 exports.nodeAbi = nodeAbi;

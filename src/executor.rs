@@ -229,10 +229,11 @@ impl Executor {
         Self::with(Setup::read(options_json, env_json, node_abi))
     }
 
-    /// An executor for calls with narrower limits, given as JSON; everything else is this one's.
+    /// An executor for calls with narrower limits, and with the host's proxies where those have changed, both given as JSON; everything
+    /// else is this one's.
     #[must_use]
-    pub fn narrowed(&self, limits_json: &str) -> Self {
-        Self::with(self.inner.setup().and_then(|setup| setup.narrowed(limits_json)))
+    pub fn narrowed(&self, limits_json: &str, proxies_json: Option<&str>) -> Self {
+        Self::with(self.inner.setup().and_then(|setup| setup.narrowed(limits_json, proxies_json)))
     }
 
     fn with(setup: Result<Setup, SandboxError>) -> Self {
@@ -575,16 +576,14 @@ impl Setup {
         Ok(Self { host, settings, facts, account, breed: OnceCell::new() })
     }
 
-    fn narrowed(&self, limits_json: &str) -> Result<Self, SandboxError> {
+    fn narrowed(&self, limits_json: &str, proxies_json: Option<&str>) -> Result<Self, SandboxError> {
         let settings = Arc::new(narrow::narrowed(&self.settings, limits_json)?);
-        let account = Account::new(Arc::clone(&settings), Arc::clone(&self.facts));
-        Ok(Self {
-            host: self.host,
-            settings,
-            facts: Arc::clone(&self.facts),
-            account,
-            breed: OnceCell::new(),
-        })
+        let facts = match proxies_json {
+            Some(proxies) => Arc::new(narrow::with_proxies(&self.facts, proxies)?),
+            None => Arc::clone(&self.facts),
+        };
+        let account = Account::new(Arc::clone(&settings), Arc::clone(&facts));
+        Ok(Self { host: self.host, settings, facts, account, breed: OnceCell::new() })
     }
 
     /// The variables that every call has. What it starts as `node` is the Node that runs it, whatever comes first on the host's PATH.

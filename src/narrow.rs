@@ -1,9 +1,11 @@
-//! Limits of one call: those of its executor, or narrower ones. Pure.
+//! What one call has instead of its executor: narrower limits, and the proxies of now. Pure.
+
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Deserialize;
 
 use crate::{
-    config::Settings,
+    config::{HostFacts, Settings},
     error::{Code, Phase, SandboxError},
     limits::{MIN_CPUS, MIN_MEMORY_MB, MIN_OPEN_FILES},
 };
@@ -53,6 +55,25 @@ pub fn narrowed(settings: &Settings, limits_json: &str) -> Result<Settings, Sand
     Ok(settings)
 }
 
+/// The host with other proxies, given as JSON: variables, and `null` for those that it has no more.
+///
+/// # Errors
+///
+/// `INVALID_CONFIG` where they cannot be read.
+pub fn with_proxies(facts: &HostFacts, proxies_json: &str) -> Result<HostFacts, SandboxError> {
+    // No value gets into the message: there may be a password in it.
+    let proxies: BTreeMap<String, Option<String>> = serde_json::from_str(proxies_json)
+        .map_err(|error| invalid(format!("the proxies cannot be read ({:?})", error.classify())))?;
+    let mut env = BTreeMap::clone(&facts.env);
+    for (name, value) in proxies {
+        match value {
+            Some(value) => env.insert(name, value),
+            None => env.remove(&name),
+        };
+    }
+    Ok(HostFacts { env: Arc::new(env), ..facts.clone() })
+}
+
 fn narrow(limit: &mut u32, name: &str, wanted: Option<f64>, least: f64) -> Result<(), SandboxError> {
     let Some(wanted) = wanted else { return Ok(()) };
     check(name, wanted, least, f64::from(*limit), true)?;
@@ -93,7 +114,6 @@ fn invalid(message: String) -> SandboxError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::HostFacts;
 
     fn settings() -> Settings {
         let options = serde_json::json!({ "memoryMb": 256, "maxProcesses": 8 });
@@ -123,5 +143,19 @@ mod tests {
             let message = narrowed(&settings(), json).unwrap_err().message;
             assert!(message.contains(named), "{json}: {message}");
         }
+    }
+    #[test]
+    fn proxies_that_changed_take_the_place_of_those_before() {
+        let env = [("HTTP_PROXY", "http://old.example"), ("NO_PROXY", "*"), ("TZ", "UTC")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let facts = HostFacts { env: Arc::new(env.into()), ..HostFacts::default() };
+        let json =
+            r#"{"HTTP_PROXY":"http://new.example","HTTPS_PROXY":"http://new.example","NO_PROXY":null}"#;
+        let changed = with_proxies(&facts, json).unwrap().env;
+        let told: Vec<_> = changed.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(told, ["HTTPS_PROXY=http://new.example", "HTTP_PROXY=http://new.example", "TZ=UTC"]);
+
+        let message = with_proxies(&facts, r#"{"HTTP_PROXY":{"user":"sk-1"}}"#).unwrap_err().message;
+        assert!(!message.contains("sk-1"), "{message}");
     }
 }

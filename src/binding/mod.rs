@@ -109,10 +109,16 @@ impl BindingExecutor {
         Ok(Self { inner })
     }
 
-    /// The same with narrower limits, given as JSON. Never throws: what is wrong with them is the answer of every call.
+    /// The same with narrower limits, and with the proxies that the host has now where those are others; both as JSON. Never throws:
+    /// what is wrong with them is the answer of every call.
     #[napi(catch_unwind)]
-    pub fn narrowed(&self, env: &Env, limits_json: String) -> napi::Result<Self> {
-        let inner = Arc::new(self.inner.narrowed(&limits_json));
+    pub fn narrowed(
+        &self,
+        env: &Env,
+        limits_json: String,
+        proxies_json: Option<String>,
+    ) -> napi::Result<Self> {
+        let inner = Arc::new(self.inner.narrowed(&limits_json, proxies_json.as_deref()));
         ends::watch(env, &inner)?;
         Ok(Self { inner })
     }

@@ -6,6 +6,9 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, symlinkSync, writeFi
 import { join } from 'node:path';
 import { before, test } from 'node:test';
 import { promisify } from 'node:util';
+import { isOdd, renderReport } from '../scripts/real-packages/report.mjs';
+import { USES } from '../scripts/real-packages/uses.mjs';
+import { WORDS } from '../scripts/real-packages/words.mjs';
 import { ownWorld, ROOT } from './helpers.mjs';
 
 const textOf = (...path) => readFileSync(join(ROOT, ...path), 'utf8');
@@ -105,5 +108,24 @@ test('the mappings of MIGRATING.md take the factory with and without its ending,
       assert.match(`../tools/${path}`, pattern);
     for (const path of ['MySandboxExecutorFactory', 'SandboxExecutorFactory.test.ts', 'SandboxExecutorFactories'])
       assert.doesNotMatch(`../tools/${path}`, pattern);
+  }
+});
+
+const keptOf = (file) => JSON.parse(textOf('scripts', 'real-packages', file));
+
+test('docs/PACKAGES.md says what the report of the real packages says', () => {
+  const [report, differences] = [keptOf('report.json'), keptOf('differences.json')];
+  assert.equal(textOf('docs', 'PACKAGES.md'), renderReport(report, differences, WORDS));
+  assert.deepEqual(Object.keys(WORDS).sort(), USES.map(([name]) => name).sort());
+});
+
+test('150 real packages and more are equal on every rung, and what differs is explained', () => {
+  const [report, differences] = [keptOf('report.json'), keptOf('differences.json')];
+  const equal = (found) =>
+    ['zygote', 'standby', 'spawn'].every((rung) => found?.rungs[rung] && !found.rungs[rung].difference);
+  const everywhere = Object.values(report.packages).filter((nodes) => equal(nodes[22]));
+  assert.ok(everywhere.length >= 150, `${everywhere.length} packages`);
+  for (const [name, nodes] of Object.entries(report.packages)) {
+    if (isOdd(nodes)) assert.ok(differences[name], `${name} is not explained`);
   }
 });

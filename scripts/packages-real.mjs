@@ -17,6 +17,7 @@ import { delimiter, dirname, join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { describe, renderReport } from './real-packages/report.mjs';
 import { USES } from './real-packages/uses.mjs';
+import { WORDS } from './real-packages/words.mjs';
 import { argumentsOf, ROOT } from './steps.mjs';
 
 const RUNGS = ['zygote', 'standby', 'spawn'];
@@ -204,7 +205,7 @@ const differences = JSON.parse(readFileSync(differencesFile, 'utf8'));
 const report = existsSync(reportFile) ? JSON.parse(readFileSync(reportFile, 'utf8')) : { nodes: {}, packages: {} };
 
 function writeDocument() {
-  writeFileSync(document, renderReport(report, differences, USES));
+  writeFileSync(document, renderReport(report, differences, WORDS));
 }
 
 if (options.render) {

@@ -14,9 +14,9 @@ function median(values) {
 const rounded = (value) => (value === undefined ? undefined : Number(value.toFixed(value >= 100 ? 0 : 1)));
 
 /** What is kept of one rung. */
-function describeRung({ calls, notPreloaded, difference }) {
+function describeRung({ calls, notPreloaded, isServed, difference }) {
   const [first, second, ...later] = calls;
-  const rungs = [...new Set(later.map(({ rung }) => rung))];
+  const rungs = [...new Set(later.flatMap(({ rung }) => rung ?? []))];
   return {
     ...(difference && { difference: difference.slice(0, TEXT_LIMIT) }),
     firstMs: rounded(first?.ms),
@@ -24,6 +24,7 @@ function describeRung({ calls, notPreloaded, difference }) {
     secondMs: rounded(second?.ms),
     laterMs: rounded(later.length > 0 ? median(later.map(({ ms }) => ms)) : undefined),
     ...(rungs.length > 0 && { laterBy: rungs.join(' and ') }),
+    ...(isServed && { isServed }),
     ...(notPreloaded?.length > 0 && { notPreloaded }),
   };
 }
@@ -72,7 +73,7 @@ function preloaded(nodes) {
   const found = linesOf(nodes).map((line) => nodes[line].rungs.zygote);
   const reasons = new Set(found.flatMap((rung) => rung?.notPreloaded ?? []).map(({ reason }) => reason));
   if (reasons.size > 0) return cell([...reasons].join('; '));
-  return found.some((rung) => rung?.laterBy?.includes('zygote')) ? 'yes' : 'no zygote served';
+  return found.some((rung) => rung?.isServed || rung?.laterBy?.includes('zygote')) ? 'yes' : 'no zygote served';
 }
 
 function row(name, nodes, words, differences) {
@@ -114,10 +115,9 @@ function machine({ nodes }) {
 /**
  * @param {{ nodes: object, packages: Record<string, object> }} report what was found
  * @param {Record<string, string>} differences package → why its result is another one
- * @param {Array<[string, string, { does?: string }?]>} uses
+ * @param {Record<string, string>} words package → what its use does
  */
-export function renderReport(report, differences, uses) {
-  const words = Object.fromEntries(uses.map(([name, , , does]) => [name, does ?? '']));
+export function renderReport(report, differences, words) {
   const rows = Object.entries(report.packages).filter(([name]) => Object.hasOwn(words, name));
   const even = rows.filter(([, nodes]) => !isOdd(nodes)).length;
   const odd = rows.filter(([name]) => Object.hasOwn(differences, name));
@@ -140,6 +140,17 @@ is loaded by each worker instead of once by the zygote, where that is so. The ti
 | package | version | what it does | result | plain | first | second | later | by spawn | preloaded |
 | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |
 ${rows.map(([name, nodes]) => row(name, nodes, words[name], differences)).join('\n')}
+
+## What is loaded ahead
+
+The zygote of a tree loads, once, the packages that its tools use; each call is forked from it. What a package takes while it is
+loaded would be the same in all calls then. So a package, or one that depends on it, is loaded by each worker instead where it draws random
+bytes or numbers, reads the clock, its process, its folders or its main module, or leaves a timer, a socket, a file, a
+thread or output behind; \`getMetrics().notPreloaded\` says so, and the column *preloaded* here. Such a package costs each
+call the time of its loading, as with a boot.
+
+One exception goes by name: lodash, which nearly every tree has, reads the time to count how often one of its functions is called within
+16 ms, and keeps it for nothing else. Whether a value is kept for a comparison or for a token cannot be told by a rule, so there is none.
 
 ## Differences
 

@@ -7,12 +7,15 @@ const { name, body, dependencies, rung, url, storeDir } = JSON.parse(process.arg
 /** How long the tree's zygote may take to serve, milliseconds. */
 const ZYGOTE_WAIT_MS = 20_000;
 const LATER_CALLS = 5;
+/** How long to wait for what is told of a call when nothing of it is left, milliseconds. */
+const USAGE_WAIT_MS = 5000;
 
 const factory = new SandboxExecutorFactory({ start: rung, storeDir, installTimeoutMs: 600_000 });
 const calls = [];
 
 async function call() {
-  let usage;
+  let tell;
+  const told = new Promise((resolve) => (tell = resolve));
   const began = performance.now();
   const config = {
     description: name,
@@ -21,12 +24,14 @@ async function call() {
     dependencies,
     sandboxConfig: { provider: 'native', runtime: 'node22', timeout: 60_000, vcpus: 2 },
   };
-  const outcome = await factory.executeFunctionTool(name, { url }, config, { onUsage: (told) => (usage = told) }).then(
+  const outcome = await factory.executeFunctionTool(name, { url }, config, { onUsage: tell }).then(
     (value) => ({ value }),
     (error) => ({ error: `${error.code}: ${error.message}`.slice(0, 600) })
   );
   const ms = performance.now() - began;
-  await new Promise((resolve) => setTimeout(resolve, 50));
+  const timer = setTimeout(tell, USAGE_WAIT_MS);
+  const usage = await told;
+  clearTimeout(timer);
   return { ...outcome, ms, installMs: usage?.phases.installMs, rung: usage?.rung };
 }
 
@@ -40,6 +45,6 @@ if (calls[0].error === undefined) {
     await new Promise((resolve) => setTimeout(resolve, 100));
   for (let count = 0; count < LATER_CALLS; count++) calls.push(await call());
 }
-const notPreloaded = metrics().notPreloaded ?? [];
-process.stdout.write(`\n${JSON.stringify({ calls, notPreloaded })}\n`);
+const { notPreloaded = [], zygotes } = metrics();
+process.stdout.write(`\n${JSON.stringify({ calls, notPreloaded, isServed: zygotes?.dependents > 0 })}\n`);
 await shutdown?.({ deadlineMs: 3000 });

@@ -373,7 +373,10 @@ export const USES = [
     '@noble/hashes',
     `const { sha256 } = await import('@noble/hashes/sha2.js'); return Buffer.from(sha256(new Uint8Array([1]))).toString('hex');`,
   ],
-  ['otplib', `const o = require('otplib'); return Object.keys(o).length > 0;`],
+  [
+    'otplib',
+    `const o = require('otplib'); return (await o.generate({ secret: 'GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ' })).length;`,
+  ],
   ['ethers', `const { ethers } = require('ethers'); return ethers.parseEther('1.5').toString();`],
   ['viem', `const { parseEther, keccak256 } = require('viem'); return [String(parseEther('1')), keccak256('0x01')];`],
   [
@@ -455,7 +458,10 @@ export const USES = [
     '@slack/web-api',
     `const { WebClient } = require('@slack/web-api'); return new WebClient('x', { slackApiUrl: args.url + '/', retryConfig: { retries: 0 } }).auth.test().then((r) => r.ok, (e) => e.code);`,
   ],
-  ['googleapis-common', `return Object.keys(require('googleapis-common')).includes('createAPIRequest');`],
+  [
+    'googleapis-common',
+    `const { OAuth2Client } = require('googleapis-common'); return new OAuth2Client('id', 'secret', 'http://localhost/').generateAuthUrl({ scope: 'x' });`,
+  ],
   [
     'nodemailer',
     `const t = require('nodemailer').createTransport({ jsonTransport: true }); return JSON.parse((await t.sendMail({ from: 'a@b.c', to: 'd@e.f', subject: 's', text: 'x' })).message).subject;`,
@@ -486,7 +492,10 @@ export const USES = [
   ],
   ['knex', `return require('knex')({ client: 'pg' })('t').where({ a: 1 }).toString();`],
   ['drizzle-orm', `const { sql } = require('drizzle-orm'); return sql\`select \${1}\`.queryChunks.length;`],
-  ['kysely', `return Object.keys(await import('kysely')).includes('Kysely');`],
+  [
+    'kysely',
+    `const k = await import('kysely'); const d = new k.Kysely({ dialect: { createAdapter: () => new k.SqliteAdapter(), createDriver: () => new k.DummyDriver(), createIntrospector: (d) => new k.SqliteIntrospector(d), createQueryCompiler: () => new k.SqliteQueryCompiler() } }); return d.selectFrom('t').select('a').compile().sql;`,
+  ],
   [
     'pg',
     `const { Client } = require('pg'); return new Client({ host: '127.0.0.1', port: 1 }).connect().then(() => 'ok', (e) => e.code);`,
@@ -616,7 +625,10 @@ export const USES = [
   ],
   ['winston', `const w = require('winston'); const l = w.createLogger({ silent: true }); l.info('x'); return l.level;`],
   ['pino', `const p = require('pino')({ level: 'silent' }); p.info('x'); return p.level;`],
-  ['ssh2', `return typeof require('ssh2').Client;`],
+  [
+    'ssh2',
+    `const { utils } = require('ssh2'); return utils.parseKey(utils.generateKeyPairSync('ed25519').public).type;`,
+  ],
   [
     'ssh2-sftp-client',
     `return new (require('ssh2-sftp-client'))().connect({ host: '127.0.0.1', port: 1, username: 'x', password: 'y', retries: 0 }).then(() => 'ok', (e) => /ECONNREFUSED/.test(e.message));`,
@@ -625,7 +637,10 @@ export const USES = [
     'basic-ftp',
     `const { Client } = require('basic-ftp'); const c = new Client(500); return c.access({ host: '127.0.0.1', port: 1 }).then(() => 'ok', (e) => e.code);`,
   ],
-  ['imapflow', `const { ImapFlow } = require('imapflow'); return typeof ImapFlow;`],
+  [
+    'imapflow',
+    `const { ImapFlow } = require('imapflow'); const c = new ImapFlow({ host: '127.0.0.1', port: 1, logger: false, auth: { user: 'x', pass: 'y' } }); c.on('error', () => {}); return c.connect().then(() => 'ok', (e) => e.code);`,
+  ],
 
   // Compilers
   [
@@ -649,11 +664,17 @@ export const USES = [
     `const { getQuickJS } = require('quickjs-emscripten'); return (await getQuickJS()).evalCode('1 + 2');`,
   ],
   ['expr-eval', `return require('expr-eval').Parser.evaluate('2 * x', { x: 4 });`],
-  ['nearley', `return typeof require('nearley').Parser;`],
-  ['chevrotain', `return Object.keys(await import('chevrotain')).includes('CstParser');`],
+  [
+    'nearley',
+    `const n = require('nearley'); const g = new n.Grammar([new n.Rule('a', [{ literal: 'x' }])], 'a'); const p = new n.Parser(g); p.feed('x'); return p.results.length;`,
+  ],
+  [
+    'chevrotain',
+    `const { createToken, Lexer } = await import('chevrotain'); return new Lexer([createToken({ name: 'A', pattern: /a/ })]).tokenize('aa').tokens.length;`,
+  ],
 
   // Language models
-  ['ai', `return Object.keys(await import('ai')).includes('generateText');`],
+  ['ai', `return (await import('ai')).cosineSimilarity([1, 2], [2, 4]).toFixed(6);`],
   [
     '@langchain/core',
     `const { HumanMessage } = require('@langchain/core/messages'); return new HumanMessage('x').content;`,
@@ -661,5 +682,20 @@ export const USES = [
   [
     '@modelcontextprotocol/sdk',
     `const { Client } = require('@modelcontextprotocol/sdk/client/index.js'); return typeof new Client({ name: 'x', version: '1' }).connect;`,
+  ],
+
+  // Browsers and documents
+  [
+    'puppeteer-core',
+    `return require('puppeteer-core').launch({ executablePath: '/bin/false' }).then(() => 'ok', (e) => /Failed to launch/.test(e.message));`,
+  ],
+  [
+    'playwright-core',
+    `return require('playwright-core').chromium.launch({ executablePath: '/bin/false' }).then(() => 'ok', (e) => /browserType.launch/.test(e.message));`,
+  ],
+  [
+    'pdfjs-dist',
+    `const { PDFDocument } = require('pdf-lib'); const d = await PDFDocument.create(); d.addPage([100, 120]); const pdf = await import('pdfjs-dist/legacy/build/pdf.mjs'); const doc = await pdf.getDocument({ data: await d.save(), verbosity: 0 }).promise; const { width, height } = (await doc.getPage(1)).getViewport({ scale: 1 }); return [width, height];`,
+    { with: { 'pdf-lib': 'latest' } },
   ],
 ];

@@ -117,6 +117,15 @@ struct Receiver {
 
 impl Receiver {
     async fn receive(mut self) -> Result<(), SandboxError> {
+        let received = self.receive_all().await;
+        if received.is_err() {
+            // Before the caller hears of it.
+            self.sink.discard().await;
+        }
+        received
+    }
+
+    async fn receive_all(&mut self) -> Result<(), SandboxError> {
         let chosen = self.choose().await?;
         let mut left_bytes = self.collect.max_bytes;
         for path in chosen.into_keys() {
@@ -299,6 +308,19 @@ impl Sink {
                 Some(current) => current.close().await,
                 None => Ok(()),
             },
+        }
+    }
+
+    /// Nothing of it is wanted any more.
+    async fn discard(&mut self) {
+        if let Self::Folder { staging, .. } = self
+            && let Some(mut staging) = staging.take()
+        {
+            let discarded = blocking(move || {
+                staging.discard();
+                Ok(())
+            });
+            let _ = discarded.await;
         }
     }
 

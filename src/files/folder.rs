@@ -113,8 +113,8 @@ mod unix {
             Ok(std::fs::File::from(file))
         }
 
-        /// Gives the files their paths, in the order in which they were made: all, or none. Blocks.
-        pub fn publish(self, paths: Vec<String>) -> Result<Published, SandboxError> {
+        /// Gives the files their paths, in the order in which they were made: all, or none. Blocks. Nothing is left of it.
+        pub fn publish(mut self, paths: Vec<String>) -> Result<Published, SandboxError> {
             let mut published = Published {
                 folder: self.folder.clone(),
                 files: Vec::new(),
@@ -122,13 +122,35 @@ mod unix {
                 is_kept: false,
             };
             for (number, path) in paths.into_iter().enumerate() {
-                let moved = self.publish_one(number, &path, &mut published.folders);
-                if let Err(error) = moved {
-                    return Err(self.refused(&path, &error));
+                if let Err(error) = self.publish_one(number, &path, &mut published.folders) {
+                    published.undo();
+                    let refused = self.refused(&path, &error);
+                    self.discard();
+                    return Err(refused);
                 }
                 published.files.push(path);
             }
+            self.discard();
             Ok(published)
+        }
+
+        /// Removes what is still in it, and itself. Blocks.
+        pub fn discard(&mut self) {
+            if let Some(tidy) = self.tidy() {
+                tidy();
+            }
+        }
+
+        fn tidy(&mut self) -> Option<impl FnOnce() + Send + 'static + use<>> {
+            let (folder, dir) = (self.folder.clone(), Arc::clone(&self.dir));
+            let (name, files) = (std::mem::take(&mut self.name), self.files);
+            // Without a name it was done before.
+            (!name.is_empty()).then_some(move || {
+                for number in 0..files {
+                    let _ = unlinkat(&*dir, number.to_string(), AtFlags::empty());
+                }
+                let _ = unlinkat(&*folder.top, &name, AtFlags::REMOVEDIR);
+            })
         }
 
         fn publish_one(&self, number: usize, path: &str, made: &mut Vec<String>) -> io::Result<()> {
@@ -182,15 +204,9 @@ mod unix {
 
     impl Drop for Staging {
         fn drop(&mut self) {
-            let (folder, dir) = (self.folder.clone(), Arc::clone(&self.dir));
-            let (name, files) = (std::mem::take(&mut self.name), self.files);
-            let tidy = move || {
-                for number in 0..files {
-                    let _ = unlinkat(&*dir, number.to_string(), AtFlags::empty());
-                }
-                let _ = unlinkat(&*folder.top, &name, AtFlags::REMOVEDIR);
-            };
-            off_the_async_threads(tidy);
+            if let Some(tidy) = self.tidy() {
+                off_the_async_threads(tidy);
+            }
         }
     }
 
@@ -210,6 +226,20 @@ mod unix {
         }
     }
 
+    impl Published {
+        /// Removes them, now. Blocks.
+        fn undo(mut self) {
+            self.is_kept = true;
+            Self::remove(&self.folder, &self.files, &self.folders);
+        }
+
+        /// Innermost folders first; one in which the caller has put something meanwhile stays.
+        fn remove(folder: &Folder, files: &[String], folders: &[String]) {
+            files.iter().for_each(|path| folder.remove(path, AtFlags::empty()));
+            folders.iter().rev().for_each(|path| folder.remove(path, AtFlags::REMOVEDIR));
+        }
+    }
+
     impl Drop for Published {
         fn drop(&mut self) {
             if self.is_kept {
@@ -217,11 +247,7 @@ mod unix {
             }
             let folder = self.folder.clone();
             let (files, folders) = (std::mem::take(&mut self.files), std::mem::take(&mut self.folders));
-            off_the_async_threads(move || {
-                files.iter().for_each(|path| folder.remove(path, AtFlags::empty()));
-                // Innermost first; one in which the caller has put something meanwhile stays.
-                folders.iter().rev().for_each(|path| folder.remove(path, AtFlags::REMOVEDIR));
-            });
+            off_the_async_threads(move || Self::remove(&folder, &files, &folders));
         }
     }
 
@@ -267,6 +293,9 @@ mod elsewhere {
         pub fn create(&mut self) -> Result<std::fs::File, SandboxError> {
             Err(unsupported())
         }
+
+        /// Nothing to do.
+        pub fn discard(&mut self) {}
 
         /// Refuses.
         pub fn publish(self, _: Vec<String>) -> Result<Published, SandboxError> {

@@ -366,7 +366,7 @@ export interface CallOptions {
    * A bad name or content, and a `path` that cannot be read, reject with `INVALID_CONFIG` before anything is spent. A source that fails
    * later, a stream's error included, rejects with `FILES_FAILED` (phase `start`; a stream's error is the `cause`), one that leaves no room
    * with `DISK_LIMIT`: in both cases nothing of the function has run. However the call ends, streams that were not read to their ends are
-   * destroyed. Not for providers. See docs/FILES.md.
+   * destroyed. By a provider: at most 64 MiB in all, held in the host's memory until they are sent. See docs/FILES.md.
    */
   files?: Record<string, FileContent>;
   /**

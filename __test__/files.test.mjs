@@ -179,6 +179,15 @@ for (const start of RUNGS) {
       assert.match(error.message, /read, destroyed or locked already/);
     });
 
+    test('a source that stalls is ended by the call’s time, before the function starts', async () => {
+      const stalled = new Readable({ read() {} });
+      const error = await rejection(
+        call('() => { throw new Error("ran") }', { files: { stalled } }, {}, { sandbox: { timeout: 700 } })
+      );
+      assert.equal(error.code, 'TIMEOUT');
+      assert.equal(stalled.destroyed, true);
+    });
+
     test('an aborted call destroys the streams', async () => {
       const aborter = new AbortController();
       const endless = new Readable({
@@ -650,17 +659,56 @@ describe('the host, while large files pass', LIMIT, () => {
   });
 });
 
-test('a provider that has no files refuses them by name, before anything is spent', async () => {
-  const { localFolders } = await import('../examples/local-folder-provider.mjs');
-  surface().registerProvider('files-folders', localFolders);
-  for (const options of [{ files: { a: '' } }, { collect: { match: '**', onFile() {} } }]) {
-    const over = { sandbox: { provider: 'files-folders' } };
-    const error = await rejection(
-      surface().SandboxExecutorFactory.getInstance().executeFunctionTool('files', {}, tool('() => 1', over), options)
-    );
-    assert.equal(error.code, 'INVALID_CONFIG');
-    assert.match(error.message, /cannot be had where the provider "files-folders" runs a function/);
-  }
+describe('where a provider runs the function', LIMIT, () => {
+  const call = (code, options) =>
+    surface()
+      .SandboxExecutorFactory.getInstance()
+      .executeFunctionTool('files', {}, tool(code, { sandbox: { provider: 'files-folders' } }), options);
+  before(async () => {
+    const { localFolders } = await import('../examples/local-folder-provider.mjs');
+    surface().registerProvider('files-folders', localFolders);
+  });
+
+  test('files are in the working folder of the call, and of no other', async () => {
+    const own = join(newFolder(), 'own');
+    writeFileSync(own, 'of the host');
+    const files = { 'in/a.txt': 'é', 'in/b': { path: own }, c: Readable.from(['x', 'y']), empty: '' };
+    const code = `() => { const fs = require('node:fs'); return ['in/a.txt', 'in/b', 'c', 'empty'].map((name) => fs.existsSync(name) && fs.readFileSync(name, 'utf8')); }`;
+    assert.deepEqual(await call(code, { files }), ['é', 'of the host', 'xy', '']);
+    assert.deepEqual(await call(code, {}), [false, false, false, false]);
+  });
+
+  test('what cannot be had is refused by name, before anything is spent', async () => {
+    const link = join(newFolder(), 'link');
+    symlinkSync('/etc/passwd', link);
+    const large = () => Readable.from(Array.from({ length: 65 }, () => Buffer.alloc(MIB)));
+    for (const [options, code, message] of [
+      [
+        { collect: { match: '**', onFile() {} } },
+        'INVALID_CONFIG',
+        /collect cannot be had where the provider "files-folders" runs a function/,
+      ],
+      [{ files: { '../a': '' } }, 'INVALID_CONFIG', /has the part/],
+      [{ files: { 'job.json': '' } }, 'INVALID_CONFIG', /a name that the package uses itself where the provider/],
+      [{ files: { 'tmp/x': '' } }, 'INVALID_CONFIG', /a name that the package uses itself where the provider/],
+      [{ files: { a: { path: '/nowhere/at/all' } } }, 'INVALID_CONFIG', /\/nowhere\/at\/all cannot be read/],
+      [{ files: { a: { path: '/dev/zero' } } }, 'INVALID_CONFIG', /no regular file/],
+      [{ files: { a: { path: link } } }, 'INVALID_CONFIG', /symbolic link/],
+      [{ files: { a: large() } }, 'INVALID_CONFIG', /more than 67108864 bytes in all/],
+      [{ files: { a: Readable.from([5]) } }, 'FILES_FAILED', /the stream gave 5/],
+    ]) {
+      const error = await rejection(call('() => 1', options));
+      assert.equal(error.code, code, error.message);
+      assert.match(error.message, message);
+    }
+  });
+
+  test('an aborted call destroys the streams', async () => {
+    const endless = new Readable({ read() {} });
+    const error = await rejection(call('() => 1', { files: { endless }, signal: AbortSignal.timeout(100) }));
+    assert.equal(error.code, 'ABORTED');
+    assert.equal(endless.destroyed, true);
+  });
 });
 
 describe('what the documents show', LIMIT, () => {

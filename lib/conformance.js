@@ -3,6 +3,7 @@
 // The tests that every provider has to pass: the interface by itself, then functions through the factory.
 
 const assert = require('node:assert/strict');
+const { Readable } = require('node:stream');
 const { setTimeout: delay } = require('node:timers/promises');
 const { OutOfTime, bounded } = require('./bounded.js');
 const { SandboxExecutorFactory } = require('./factory.js');
@@ -233,10 +234,10 @@ class Registered {
     registerProvider(this.name, { create });
   }
 
-  call(executeCode, args = {}, timeout = STEP_LIMIT_MS) {
+  call(executeCode, args = {}, timeout = STEP_LIMIT_MS, options = undefined) {
     const sandboxConfig = { ...this.#config, provider: this.name, runtime: 'node22', timeout };
     const config = { description: '', inputSchema: {}, dependencies: {}, executeCode, sandboxConfig };
-    return this.#factory.executeFunctionTool('conformance', args, config);
+    return this.#factory.executeFunctionTool('conformance', args, config, options);
   }
 
   async close() {
@@ -261,6 +262,19 @@ const FUNCTIONS = {
     await assert.rejects(registered.call('() => { throw new TypeError("boom") }'), { code: 'TOOL_ERROR' });
     await assert.rejects(registered.call('() => process.exit(3)'), { code: 'EXITED' });
     assert.equal(registered.created, 1);
+  },
+  'files of a call are in the working folder of its function, and of no other': async (registered) => {
+    const files = { 'in/a.txt': 'é', bytes: Buffer.from([0, 255]), stream: Readable.from(['x', 'y']) };
+    const code = `() => { const fs = require('node:fs'); return ['in/a.txt', 'bytes', 'stream'].map((name) => fs.existsSync(name) && fs.readFileSync(name, 'base64')); }`;
+    const given = await registered.call(code, {}, STEP_LIMIT_MS, { files });
+    assert.deepEqual(
+      given.map((text) => [...Buffer.from(text, 'base64')]),
+      [[...Buffer.from('é')], [0, 255], [...Buffer.from('xy')]]
+    );
+    assert.deepEqual(await registered.call(code), [false, false, false]);
+    const collect = { match: '**', onFile() {} };
+    const refused = { code: 'INVALID_CONFIG', message: new RegExp(`collect cannot be had.*"${registered.name}"`) };
+    await assert.rejects(registered.call(code, {}, STEP_LIMIT_MS, { collect }), refused);
   },
   'a function that does not end is ended, and its sandbox replaced': async (registered) => {
     await registered.call('() => 1');

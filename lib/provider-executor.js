@@ -7,6 +7,7 @@ const { randomBytes } = require('node:crypto');
 const { StringDecoder } = require('node:string_decoder');
 const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
 const { SandboxError, fromOutcome, invalidConfig, reasonOf } = require('./errors.js');
+const { filesOf } = require('./files.js');
 const { Handover } = require('./handover.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
 const { inertCause } = require('./inert.js');
@@ -34,6 +35,12 @@ const SCRIPTS = 'scripts';
 const RUNNER = `${SCRIPTS}/runner.cjs`;
 /** Time for a job to get into a sandbox. */
 const SEND_LIMIT_MS = 10_000;
+/** What files of a call add to it: some 1 MiB a second is little for any service. */
+const SEND_BYTES_PER_MS = 1024;
+/** Files of one call together: they are in memory until they are sent. */
+const FILES_LIMIT_BYTES = 64 * 1024 * 1024;
+/** What a run has in its working folder already. */
+const OWN_NAMES = ['job.json', 'tmp', 'tool.js', 'tool.mjs', '.env'];
 /** Time for a run's end to be told after all that it may take, and for a kill. */
 const GRACE_MS = 5_000;
 /** A creation that has been given up is waited for so much longer, to stop what it makes. */
@@ -89,7 +96,14 @@ class ProviderExecutor {
     const toolText = toolIdText(toolId);
     const request = providerRequestJson(this.#name, config, sandboxConfig);
     const argsText = argsJson(args);
-    if (isAborted) throw aborted(signal);
+    const files = filesOf(call);
+    try {
+      if (isAborted) throw aborted(signal);
+      checkFiles(this.#name, files);
+    } catch (error) {
+      files?.end();
+      throw error;
+    }
 
     const stop = new AbortController();
     const leave = signal ? whenAborted(signal, () => stop.abort(signal)) : undefined;
@@ -97,6 +111,8 @@ class ProviderExecutor {
     const handover = new Handover();
     const entry = { toolId: toolText, stop, started: false, settled: undefined, record };
     entry.onLogs = (stream, text) => text && quietly(() => onLogs?.({ stream, text }));
+    entry.files = files;
+    entry.contents = [];
     const life = this.#live(entry, request, argsText, sandboxConfig);
     entry.over = life.then(
       () => entry.background,
@@ -123,6 +139,7 @@ class ProviderExecutor {
       throw error;
     } finally {
       leave?.();
+      files?.end();
       handover.settled();
     }
   }
@@ -160,6 +177,12 @@ class ProviderExecutor {
     const { toolId } = entry;
     this.#log('debug', { functionId: toolId, dependencyHash: details.dependencyHash }, 'Executing function tool');
     try {
+      // Once, as a stream can be read once and the job may be sent to a second sandbox; before a sandbox is asked for.
+      if (entry.files) {
+        entry.contents = await bounded(details.installTimeoutMs, entry.stop.signal, () =>
+          entry.files.contents(FILES_LIMIT_BYTES)
+        );
+      }
       const { lease, id, nonce } = await this.#leased(entry, plan, details, argsText, sandboxConfig);
       return await this.#supervised(entry, lease, id, nonce, plan, details);
     } catch (error) {
@@ -194,8 +217,9 @@ class ProviderExecutor {
       const id = randomBytes(8).toString('hex');
       const nonce = randomBytes(16).toString('hex');
       try {
-        await bounded(SEND_LIMIT_MS, entry.stop.signal, (signal) =>
-          lease.sandbox.writeFiles(jobFiles(id, nonce, details, argsText), { signal })
+        const files = [...givenFiles(id, entry.contents), ...jobFiles(id, nonce, details, argsText)];
+        await bounded(sendLimitMs(entry.contents), entry.stop.signal, (signal) =>
+          lease.sandbox.writeFiles(files, { signal })
         );
         entry.stop.signal.throwIfAborted();
         return { lease, id, nonce };
@@ -514,6 +538,29 @@ function jobFiles(id, nonce, { job, code, env, envNames, lingerMs }, argsText) {
   return files;
 }
 
+/** Refuses files that a provider's sandbox could not have, before anything is spent. */
+function checkFiles(provider, files) {
+  const paths = files?.given?.map(({ path }) => path) ?? [];
+  const problem = paths.length === 0 ? undefined : native().filePathsProblem(paths);
+  if (problem) throw invalidConfig(problem);
+  const own = paths.find((path) => OWN_NAMES.includes(path.split('/')[0]));
+  if (own === undefined) return;
+  throw invalidConfig(
+    `files: ${stringify(own)} is a name that the package uses itself where the provider ${stringify(provider)} runs a function; give the file another name`
+  );
+}
+
+/** The files of a call as its sandbox gets them: in the folder of the run, which is the function's working folder. */
+function givenFiles(id, contents) {
+  return contents.map(({ path, content }) => ({ path: `${FOLDER}/runs/${id}/${path}`, content }));
+}
+
+/** Time for a job to get into a sandbox, with the files of the call. */
+function sendLimitMs(contents) {
+  const bytes = contents.reduce((sum, { content }) => sum + content.length, 0);
+  return SEND_LIMIT_MS + Math.ceil(bytes / SEND_BYTES_PER_MS);
+}
+
 /** What npm has to do for a dependency set, as arguments. */
 function npmCommands({ dependencies, installScripts, minReleaseAgeDays }) {
   if (Object.keys(dependencies).length === 0) return [];
@@ -598,7 +645,7 @@ function failure(code, phase, what, error) {
 }
 
 /** Options of a call that need this machine's own channel to the function. */
-const NATIVE_ONLY = ['env', 'functions', 'functionLimits', 'files', 'collect', 'onProgress', 'onYield', 'limits'];
+const NATIVE_ONLY = ['env', 'functions', 'functionLimits', 'collect', 'onProgress', 'onYield', 'limits'];
 
 /** Refuses a call that asks for what a provider cannot give, before anything is spent on it. */
 function refuseNativeOnly(provider, call) {

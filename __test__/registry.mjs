@@ -57,13 +57,16 @@ function document(name, releases, base) {
 /**
  * Starts one.
  * @param packages `{ name: { version: { file: text, 'package.json'?: object } } }`, versions in ascending order
- * @returns `{ url, hits, publish, publishArchive, close }`; `hits` counts the archives handed out, by name; `publish(name, version,
+ * @returns `{ url, hits, requests, publish, publishArchive, close }`; `hits` counts the archives handed out, by name; `requests` has the
+ *   path and the credentials of each request; `publish(name, version,
  *   files)` adds a version to a package; `publishArchive(manifest, archive)` a packed one
  */
 export async function startRegistry(packages) {
   const published = new Map(Object.entries(packages).map(([name, versions]) => [name, publish(name, versions)]));
   const hits = {};
+  const requests = [];
   const server = createServer((request, response) => {
+    requests.push({ url: request.url, authorization: request.headers.authorization });
     const base = `http://127.0.0.1:${server.address().port}`;
     const [name, file] = decodeURIComponent(request.url.slice(1)).split('/-/');
     const releases = published.get(name);
@@ -82,6 +85,7 @@ export async function startRegistry(packages) {
   return {
     url: `http://127.0.0.1:${server.address().port}/`,
     hits,
+    requests,
     publish: (name, version, files) => {
       published.set(name, [...(published.get(name) ?? []), ...publish(name, { [version]: files })]);
     },

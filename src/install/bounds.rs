@@ -47,6 +47,8 @@ pub(super) struct Watch {
     pub(super) bytes: u64,
     /// What is to be raised where they take more.
     pub(super) option: &'static str,
+    /// A cache that is written to, and what it may take.
+    pub(super) cache: Option<(PathBuf, u64)>,
     /// Limits of the processes, but in the first phase, in which npm alone runs.
     pub(super) scripts: Option<CallLimits>,
 }
@@ -72,15 +74,15 @@ impl Bounds {
     }
 
     /// For the first phase: the tree's own limit.
-    pub(super) fn first_phase(&self, folders: Vec<PathBuf>) -> Watch {
-        Watch { folders, bytes: self.tree_bytes, option: "storeMaxBytes", scripts: None }
+    pub(super) fn first_phase(&self, folders: Vec<PathBuf>, cache: Option<(PathBuf, u64)>) -> Watch {
+        Watch { folders, bytes: self.tree_bytes, option: "storeMaxBytes", cache, scripts: None }
     }
 
     /// For the second, which may write so much beyond what is there.
     pub(super) fn second_phase(&self, folders: Vec<PathBuf>, there: u64) -> Watch {
         let scripts = self.of_scripts();
         let bytes = there.saturating_add(scripts.disk_bytes());
-        Watch { folders, bytes, option: "diskMb", scripts: Some(scripts) }
+        Watch { folders, bytes, option: "diskMb", cache: None, scripts: Some(scripts) }
     }
 }
 
@@ -122,12 +124,26 @@ impl Watch {
                 ));
             }
         }
-        let taken = gauge::bytes_in(&self.folders, self.bytes);
-        (taken > self.bytes).then(|| self.too_much())
+        self.written_too_much()
+    }
+
+    /// What is said where too much is there; also a look after the end finds that. Blocks.
+    pub(super) fn written_too_much(&self) -> Option<String> {
+        if gauge::bytes_in(&self.folders, self.bytes) > self.bytes {
+            return Some(self.too_much());
+        }
+        let (cache, bytes) = self.cache.as_ref()?;
+        (gauge::bytes_in(std::slice::from_ref(cache), *bytes) > *bytes).then(|| {
+            format!(
+                "npm has downloaded more than {} MB, the most that one set of dependencies may take; raise {}, or ask for less",
+                self.bytes / MIB,
+                self.option
+            )
+        })
     }
 
     /// Text where too much was written.
-    pub(super) fn too_much(&self) -> String {
+    fn too_much(&self) -> String {
         match &self.scripts {
             Some(limits) => format!(
                 "install scripts have written too much to disk, the limit is {} MB beyond the packages themselves; raise {}",
@@ -159,8 +175,11 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         std::fs::write(base.path().join("file"), vec![1; 2 << 20]).unwrap();
         let bounds = Bounds { tree_bytes: 1 << 20, ..Bounds::default() };
-        let first = bounds.first_phase(vec![base.path().to_owned()]);
+        let first = bounds.first_phase(vec![base.path().to_owned()], None);
         assert!(first.look(u32::MAX, 0).unwrap().contains("storeMaxBytes"));
+        let cache = Some((base.path().to_owned(), 1 << 20));
+        let downloads = bounds.first_phase(vec![], cache).look(u32::MAX, 0).unwrap();
+        assert!(downloads.contains("downloaded") && downloads.contains("storeMaxBytes"), "{downloads}");
         assert_eq!(bounds.second_phase(vec![base.path().to_owned()], 0).look(u32::MAX, 0), None);
     }
 
@@ -168,7 +187,7 @@ mod tests {
     #[test]
     fn processes_beyond_the_limit_are_told_with_the_option_to_raise() {
         let none = CallLimits { processes: 0, ..CallLimits::DEFAULT };
-        let watch = Watch { folders: vec![], bytes: 0, option: "diskMb", scripts: Some(none) };
+        let watch = Watch { folders: vec![], bytes: 0, option: "diskMb", cache: None, scripts: Some(none) };
         assert!(watch.look(std::process::id(), 0).unwrap().contains("maxProcesses"));
     }
 }

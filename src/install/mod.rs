@@ -5,6 +5,8 @@
 //! code and has none of them, but for settings that builds need. Both are bounded; an optional package that cannot be built is left out.
 
 mod bounds;
+#[cfg_attr(not(target_os = "linux"), path = "first_phase_none.rs")]
+mod first_phase;
 mod lockfile;
 mod look;
 mod manifest;
@@ -40,6 +42,7 @@ pub use scope::{Scope, abi, can_change};
 pub use scripts::InstallScripts;
 
 use bounds::Watch;
+use first_phase::FirstPhase;
 use lockfile::{Lockfile, MAX_LOCKFILE_BYTES};
 use manifest::Scripts;
 use npm::{Npm, Scratch};
@@ -181,8 +184,10 @@ struct Prepared {
     npm: Npm,
     settings: Settings,
     scratch: Scratch,
-    /// What replaces the user's cache, where that cannot be written.
+    /// What replaces the user's cache, where that cannot be written, or is not npm's.
     cache: Option<PathBuf>,
+    /// The first phase, where it has a user of its own.
+    own: Option<FirstPhase>,
     /// What the first phase may touch.
     places: NpmPlaces,
     /// Whether npm itself refuses packages that come from elsewhere than the registry.
@@ -219,14 +224,14 @@ impl Attempt {
             let modules = self.dir.join("node_modules");
             return blocking(move || fs::create_dir(&modules).map_err(|error| of_io(&modules, &error))).await;
         }
-        let prepared = self.prepare(ctx).await?;
+        let mut prepared = self.prepare(ctx).await?;
         let goals: &[Goal] = if prepared.refuses { &[Goal::Tree] } else { &[Goal::Lockfile, Goal::Tree] };
         let mut resolved = Lockfile::default();
         for goal in goals {
             self.install_phase(ctx, &prepared, *goal).await?;
             resolved = self.check_lockfile(ctx).await?;
         }
-        self.finish(ctx, dependencies, &prepared, &resolved).await
+        self.finish(ctx, dependencies, &mut prepared, &resolved).await
     }
 
     /// Installs unless the ranges resolve to what `current` holds. Returns whether there is something to publish.
@@ -237,7 +242,7 @@ impl Attempt {
         current: &Tree,
     ) -> Result<bool, SandboxError> {
         self.write_manifest(dependencies, &Scripts::default()).await?;
-        let prepared = self.prepare(ctx).await?;
+        let mut prepared = self.prepare(ctx).await?;
         // First without packages: in most cases nothing has changed, and this costs a question to the registry.
         let mut resolved = Lockfile::default();
         for goal in [Goal::Lockfile, Goal::Tree] {
@@ -247,7 +252,7 @@ impl Attempt {
                 return Ok(false);
             }
         }
-        self.finish(ctx, dependencies, &prepared, &resolved).await?;
+        self.finish(ctx, dependencies, &mut prepared, &resolved).await?;
         Ok(true)
     }
 
@@ -286,10 +291,16 @@ impl Attempt {
         &mut self,
         ctx: &InstallContext,
         dependencies: &BTreeMap<String, String>,
-        prepared: &Prepared,
+        prepared: &mut Prepared,
         resolved: &Lockfile,
     ) -> Result<(), SandboxError> {
-        let ignores_modes = ctx.shield.ignores_modes(None, &prepared.places);
+        let user = prepared.own.as_ref().map(FirstPhase::user);
+        let ignores_modes = ctx.shield.ignores_modes(user, &prepared.places);
+        if let Some(own) = prepared.own.take() {
+            // With credentials in it: the packages' own code comes next.
+            let tree_bytes = ctx.bounds.tree_bytes;
+            blocking(move || own.end(tree_bytes)).await?;
+        }
         if ignores_modes {
             let tree = self.dir.clone();
             blocking(move || Store::make_programs(&tree).map_err(|error| of_store(&error))).await?;
@@ -333,14 +344,26 @@ impl Attempt {
             args.push("--package-lock-only".into());
         }
         args.extend(npm::refusal_args(&ctx.policy, prepared.refuses, &prepared.scratch));
+        let mut env = npm::install_env(&ctx.env, &prepared.settings, &ctx.node, &prepared.scratch);
+        let mut cache = None;
+        let mut given = Vec::new();
+        if let Some(own) = &prepared.own {
+            args.extend(own.args().iter().cloned());
+            env = own.env(env, prepared.scratch.home().to_owned());
+            cache = Some((own.cache().to_owned(), own.cache_bytes(ctx.bounds.tree_bytes)));
+            given = vec![self.dir.clone(), prepared.scratch.dir().to_owned(), own.dir().to_owned()];
+        }
+        let user = prepared.own.as_ref().map(FirstPhase::user);
         let run = Run {
             args,
-            env: npm::install_env(&ctx.env, &prepared.settings, &ctx.node, &prepared.scratch),
-            plan: ctx.shield.npm_install(&prepared.places),
+            env,
+            plan: ctx.shield.npm_install(user, &prepared.places),
             limits: Limits::default(),
-            watch: ctx.bounds.first_phase(vec![self.dir.clone()]),
+            watch: ctx.bounds.first_phase(vec![self.dir.clone()], cache),
         };
+        give(&given, user).await?;
         let failed = self.phase(ctx, &prepared.npm, run).await?;
+        give(&given, None).await?;
         failed.map_or(Ok(()), |failed| Err(self.failed(failed)))
     }
 
@@ -517,9 +540,7 @@ impl Attempt {
         self.process = None;
         // It may have been over before a look found what it left.
         let counted = watch.clone();
-        let too_much = blocking(move || {
-            Ok((gauge::bytes_in(&counted.folders, counted.bytes) > counted.bytes).then(|| counted.too_much()))
-        });
+        let too_much = blocking(move || Ok(counted.written_too_much()));
         match reason.or(too_much.await?) {
             Some(reason) => Ok(Some(Failed::Exceeded(reason))),
             None if status == ExitStatus::Code(0) => Ok(None),
@@ -796,19 +817,23 @@ fn prepare(ctx: &InstallContext, scratch: &Path) -> Result<Prepared, SandboxErro
         return Err(failure(problem));
     }
     let scratch = Scratch::create(scratch).map_err(|error| of_io(scratch, &error))?;
-    let cache = if npm::has_writable_cache(&ctx.env, &settings) {
-        None
-    } else {
-        Some(ctx.store.npm_cache().map_err(|error| of_store(&error))?)
+    let needs_more = |spec: &ExtraSpec| matches!(spec, ExtraSpec::Git | ExtraSpec::File);
+    let reads_all = npm.root.is_none() || ctx.policy.specs.iter().any(needs_more);
+    let own = FirstPhase::prepare(ctx, &npm, &settings, &scratch, reads_all)?;
+    let cache = match &own {
+        Some(own) => Some(own.cache().to_owned()),
+        None if npm::has_writable_cache(&ctx.env, &settings) => None,
+        None => Some(ctx.store.npm_cache().map_err(|error| of_store(&error))?),
     };
-    let places = places(ctx, &npm, &settings, &scratch, cache.as_deref());
+    let places =
+        NpmPlaces { reads_all, ..places(ctx, &npm, &settings, &scratch, cache.as_deref(), own.as_ref()) };
     if let Some(cache) = places.own.last() {
         // npm may write to it, but not make it: what is not there has no rule. What cannot be made fails there, with a reason.
         let _ = fs::create_dir_all(cache);
     }
     let refuses = npm::knows_allow_settings(&npm);
     scratch.name_node(&ctx.node).map_err(|error| of_io(scratch.dir(), &error))?;
-    Ok(Prepared { npm, settings, scratch, cache, places, refuses })
+    Ok(Prepared { npm, settings, scratch, cache, own, places, refuses })
 }
 
 /// What the first phase may touch; the cache is the last of its own.
@@ -818,19 +843,16 @@ fn places(
     settings: &Settings,
     scratch: &Scratch,
     cache: Option<&Path>,
+    own: Option<&FirstPhase>,
 ) -> NpmPlaces {
     let cache = cache.map(Path::to_owned).or_else(|| npm::cache(&ctx.env, settings));
-    let needs_more = |spec: &ExtraSpec| matches!(spec, ExtraSpec::Git | ExtraSpec::File);
     let mut read = npm.places();
-    read.extend(settings.files(&ctx.env, npm::prefix(&ctx.node)));
-    NpmPlaces {
-        own: [scratch.dir().with_file_name("generation"), scratch.dir().to_owned()]
-            .into_iter()
-            .chain(cache)
-            .collect(),
-        read,
-        reads_all: npm.root.is_none() || ctx.policy.specs.iter().any(needs_more),
+    if own.is_none() {
+        read.extend(settings.files(&ctx.env, npm::prefix(&ctx.node)));
     }
+    let written = [scratch.dir().with_file_name("generation"), scratch.dir().to_owned()];
+    let copies = own.map(|own| own.dir().to_owned());
+    NpmPlaces { own: written.into_iter().chain(copies).chain(cache).collect(), read, reads_all: false }
 }
 
 /// Gives folders to a user, or back to the host's.

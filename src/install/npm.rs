@@ -13,7 +13,7 @@ use super::{
     npmrc::{Env, Settings, env_key},
     policy::{DependencyPolicy, ExtraSpec},
 };
-use crate::store::reading::read_start;
+use crate::store::reading::{read_start, replace_file};
 
 /// Enough of a file to see its first line.
 const FIRST_LINE_BYTES: u64 = 256;
@@ -230,7 +230,7 @@ pub(super) struct Scratch {
 }
 
 /// Files of certificates are shorter than this.
-const MAX_CERTIFICATES_BYTES: u64 = 16 * 1024 * 1024;
+pub(super) const MAX_CERTIFICATES_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Stands for git where no repository may be fetched, whatever npm knows.
 const NO_GIT: &str = "#!/bin/sh\necho 'git repositories are not allowed among dependencies' >&2\nexit 1\n";
@@ -337,12 +337,18 @@ impl Scratch {
     pub(super) fn copy_certificates(&self, from: &Path) -> Option<PathBuf> {
         let copy = self.dir.join("ca.pem");
         let text = read_start(from, MAX_CERTIFICATES_BYTES).ok()?;
-        fs::write(&copy, text).ok()?;
+        // The first phase could write here: it may have left a link.
+        replace_file(&copy, &text).ok()?;
         Some(copy)
     }
 
     fn headers(&self) -> PathBuf {
         self.dir.join("headers")
+    }
+
+    /// A home folder that is there for one install.
+    pub(super) fn home(&self) -> &Path {
+        &self.home
     }
 
     /// The folder of all of them.
@@ -764,6 +770,20 @@ mod tests {
     fn a_prefix_of_the_users_own_is_kept() {
         let host = env(&[("npm_config_prefix", "/home/me/npm"), ("npm_config_local_prefix", "/app")]);
         assert!(is_passed_setting("npm_config_prefix", &host));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_that_the_first_phase_left_is_not_written_through() {
+        let base = tempfile::tempdir().unwrap();
+        let (outside, ca) = (base.path().join("outside"), base.path().join("ca"));
+        fs::write(&outside, "as it was").unwrap();
+        fs::write(&ca, "CA").unwrap();
+        let scratch = Scratch::create(&base.path().join("scratch")).unwrap();
+        std::os::unix::fs::symlink(&outside, scratch.dir().join("ca.pem")).unwrap();
+        let copy = scratch.copy_certificates(&ca).unwrap();
+        assert_eq!(fs::read_to_string(copy).unwrap(), "CA");
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "as it was");
     }
 
     #[test]

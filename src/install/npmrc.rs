@@ -76,11 +76,10 @@ impl Settings {
     pub(super) fn read(env: &Env, prefix: &Path, npm_root: Option<&Path>) -> Self {
         let mut settings = Self::default();
         settings.add(env_pairs(env), env);
-        let home = env.get("HOME").filter(|home| !home.is_empty());
-        let user = settings.path("userconfig", env).or_else(|| Some(Path::new(home?).join(".npmrc")));
+        let user = settings.path("userconfig", env).or_else(|| Some(home(env)?.join(".npmrc")));
         settings.add_file(user.as_deref(), env);
         // PREFIX is not among what is handed on, so npm does not see it either.
-        let prefix = settings.path("prefix", env).unwrap_or_else(|| prefix.to_owned());
+        let prefix = settings.prefix(env, prefix);
         let global = settings.path("globalconfig", env).unwrap_or_else(|| prefix.join("etc/npmrc"));
         settings.add_file(Some(&global), env);
         settings.add_file(npm_root.map(|root| root.join("npmrc")).as_deref(), env);
@@ -89,16 +88,31 @@ impl Settings {
 
     /// The files that settings are in, or name.
     pub(super) fn files(&self, env: &Env, prefix: &Path) -> Vec<PathBuf> {
-        let home = env.get("HOME").filter(|home| !home.is_empty()).map(Path::new);
-        let of_home = home.map(|home| home.join(".npmrc"));
-        let prefix = self.path("prefix", env).unwrap_or_else(|| prefix.to_owned());
-        let named = ["userconfig", "globalconfig", "cafile", "certfile", "keyfile"];
-        let named = named.into_iter().filter_map(|key| self.path(key, env));
+        let of_home = home(env).map(|home| home.join(".npmrc"));
+        let prefix_file = self.prefix(env, prefix).join("etc/npmrc");
+        self.named_files(env, prefix)
+            .into_iter()
+            .map(|(_, path)| path)
+            .chain(of_home)
+            .chain([prefix_file])
+            .collect()
+    }
+
+    /// The same, each with the setting by which npm is told where it is.
+    pub(super) fn named_files(&self, env: &Env, prefix: &Path) -> Vec<(String, PathBuf)> {
+        let user = self.path("userconfig", env).or_else(|| Some(home(env)?.join(".npmrc")));
+        let global = self.path("globalconfig", env);
+        let global = global.unwrap_or_else(|| self.prefix(env, prefix).join("etc/npmrc"));
+        let in_files = [("userconfig", user), ("globalconfig", Some(global))];
+        let named = ["cafile", "certfile", "keyfile"].map(|key| (key, self.path(key, env)));
+        let all = in_files.into_iter().chain(named).filter_map(|(key, path)| Some((key.to_owned(), path?)));
         // Below a registry's address they have that in front.
-        let scoped =
-            self.values.iter().filter(|(key, _)| key.ends_with(":certfile") || key.ends_with(":keyfile"));
-        let scoped = scoped.map(|(_, path)| PathBuf::from(path));
-        named.chain(scoped).chain(of_home).chain([prefix.join("etc/npmrc")]).collect()
+        let scoped = self.values.keys().filter(|key| key.ends_with(":certfile") || key.ends_with(":keyfile"));
+        all.chain(scoped.filter_map(|key| Some((key.clone(), self.path(key, env)?)))).collect()
+    }
+
+    fn prefix(&self, env: &Env, default: &Path) -> PathBuf {
+        self.path("prefix", env).unwrap_or_else(|| default.to_owned())
     }
 
     /// The value of `key`, by npm's name for it (`fetch-retries`), with its variables in place.
@@ -204,6 +218,10 @@ impl Settings {
             self.values.entry(key).or_insert(value);
         }
     }
+}
+
+fn home(env: &Env) -> Option<&Path> {
+    env.get("HOME").filter(|home| !home.is_empty()).map(Path::new)
 }
 
 /// The key that an environment variable sets, as npm derives it; `None` for other variables.

@@ -44,7 +44,7 @@ const OF_A_BASE: u64 = 1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
 /// second, its children give up the bounding set.
 const OF_A_BASE_OF_NAMESPACES: u64 = 1 << SYS_ADMIN | 1 << SETPCAP;
 
-/// What npm's first phase keeps where the host is root: its cache may belong to another user.
+/// What npm's first phase keeps where it is root: the cache may belong to another user.
 const OF_NPM: u64 = 1 << DAC_OVERRIDE;
 
 /// File systems for run folders that a zygote has mounted where its workers cannot mount their own: as many of its calls, with workers
@@ -331,10 +331,10 @@ impl Policy {
         Plan { scratch, ..self.dependent_zygote(user, tree, run, None) }
     }
 
-    /// npm's first phase: nobody's code runs in it, and if it did, it would find what npm has. The user is the host's, whose cache npm
-    /// reads and fills; of files outside of a root of its own it changes no modes and owners.
-    pub fn npm_install(&self, places: &NpmPlaces) -> Plan {
-        let modes = if self.ignores_modes(None, places) { Modes::Ignored } else { Modes::Free };
+    /// npm's first phase: nobody's code runs in it, and if it did, it would find what npm has. Without a `user` that is the host's, whose
+    /// cache npm reads and fills; of files outside of a root of its own it changes no modes and owners then.
+    pub fn npm_install(&self, user: Option<u32>, places: &NpmPlaces) -> Plan {
+        let modes = if self.ignores_modes(user, places) { Modes::Ignored } else { Modes::Free };
         let terms = Terms {
             no_network: false,
             routes: true,
@@ -342,9 +342,10 @@ impl Policy {
             one_user: self.terms().one_user,
             local_sockets: places.reads_all,
         };
-        let plan = self.npm(None, places, terms);
-        let capabilities = if self.offered.only_in_user_namespaces { 0 } else { OF_NPM };
-        Plan { capabilities, ..plan }
+        let plan = self.npm(user, places, terms);
+        let is_host = user.is_none() && !self.offered.only_in_user_namespaces;
+        // Installs of one tenant have one user.
+        Plan { capabilities: if is_host { OF_NPM } else { 0 }, tasks: plan.tasks.map(tasks_of_tree), ..plan }
     }
 
     /// npm's second phase: the packages' own scripts.
@@ -656,7 +657,8 @@ mod tests {
                     "compiling zygote",
                     policy.compiling_zygote(user, tree, Path::new("/tmp/store/hosts/1/runs/c")),
                 ),
-                ("npm install", policy.npm_install(&npm)),
+                ("npm install", policy.npm_install(user, &npm)),
+                ("npm install by the host's user", policy.npm_install(None, &npm)),
                 ("npm rebuild", policy.npm_rebuild(user, &npm)),
             ] {
                 write!(text, "{name}: {kind}\n{}", shown(&plan)).unwrap();

@@ -76,7 +76,8 @@ impl Ground {
 
 #[cfg(not(target_os = "linux"))]
 impl Shield {
-    fn gives_users(&self) -> bool {
+    /// Whether it gives any.
+    pub fn gives_users(&self) -> bool {
         false
     }
 
@@ -107,7 +108,7 @@ impl Shield {
     }
 
     /// Nothing.
-    pub fn npm_install(&self, _: &NpmPlaces) -> Option<Arc<Plan>> {
+    pub fn npm_install(&self, _: Option<u32>, _: &NpmPlaces) -> Option<Arc<Plan>> {
         None
     }
 
@@ -119,7 +120,8 @@ impl Shield {
 
 #[cfg(target_os = "linux")]
 impl Shield {
-    fn gives_users(&self) -> bool {
+    /// Whether processes get users that nobody else has.
+    pub fn gives_users(&self) -> bool {
         self.policy.as_ref().is_some_and(|policy| policy.offered.private_users)
     }
 
@@ -191,8 +193,8 @@ impl Shield {
     }
 
     /// See [`Policy::npm_install`].
-    pub fn npm_install(&self, places: &NpmPlaces) -> Option<Arc<Plan>> {
-        self.policy.as_ref().map(|policy| Arc::new(policy.npm_install(places)))
+    pub fn npm_install(&self, user: Option<u32>, places: &NpmPlaces) -> Option<Arc<Plan>> {
+        self.policy.as_ref().map(|policy| Arc::new(policy.npm_install(user, places)))
     }
 
     /// See [`Policy::ignores_modes`].

@@ -13,6 +13,7 @@
 //!   locks/room                              flock of whoever makes room
 //!   runtime/<hash>/worker.cjs               shared by every host of this version
 //!   npm-cache/                              only where the user has no writable one
+//!   npm-caches/<tenant>/                    where npm has users of its own: cache/ of the tenant's, lease, size
 //!   hosts/<pid>-<random>/                   one per process
 //!     lock                                  flock held while the process lives
 //!     runs/ staging/ trash/
@@ -27,6 +28,8 @@
 mod base;
 pub mod compile_cache;
 mod contents;
+#[cfg(target_os = "linux")]
+mod downloads;
 mod evict;
 mod generation;
 mod inventory;
@@ -53,6 +56,8 @@ use std::{
 use sha2::{Digest, Sha256};
 
 pub use base::found_in_bases;
+#[cfg(target_os = "linux")]
+pub use downloads::Downloads;
 pub use evict::Keep;
 pub use generation::is_due;
 pub use inventory::Listed;
@@ -305,7 +310,7 @@ impl Store {
         self.shared.retrying(|| write_atomically(&path, text.as_bytes()))
     }
 
-    /// A folder for npm's downloads, for a user who has no writable one. Shared by the hosts of this user.
+    /// A folder for npm's downloads where npm runs as the host's user, for a user who has no writable one. Shared by the hosts of this user.
     pub fn npm_cache(&self) -> Result<PathBuf, StoreError> {
         let dir = self.shared.root.join("npm-cache");
         self.shared.retrying(|| {

@@ -230,9 +230,9 @@ function entriesOf(folder) {
 
 /**
  * Runs a script that has `factory`, `Factory`, `run` and `say` at hand in a host process of its own. `exited` gives what
- * it said, as values. A `bare` one has nothing at hand.
+ * it said, as values. A `bare` one has nothing at hand. `by` is a program, with its arguments, that becomes the host.
  */
-export function host(body, { env = {}, nodeArgs = [], limitMs = 60_000, bare = false } = {}) {
+export function host(body, { env = {}, nodeArgs = [], limitMs = 60_000, bare = false, by = [] } = {}) {
   const file = join(process.env.TMPDIR, `host-${newMarker()}.mjs`);
   const atHand = `import { run, surface, tool } from ${JSON.stringify(import.meta.url)};
 const { SandboxExecutorFactory: Factory, ...rest } = surface();
@@ -241,7 +241,8 @@ const say = (value) => process.stdout.write(JSON.stringify(value) + '\\n');
 void [run, tool, factory, rest, say];
 `;
   writeFileSync(file, (bare ? '' : atHand) + body);
-  const child = spawn(process.execPath, [...nodeArgs, file], {
+  const [program, ...args] = [...by, process.execPath, ...nodeArgs, file];
+  const child = spawn(program, args, {
     env: { ...process.env, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });

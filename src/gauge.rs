@@ -18,7 +18,7 @@ use crate::{
     limits::{CallLimits, DISK_LIMIT_FILES},
     store::Written,
     supervise::Aside,
-    worker::breach,
+    worker::breach::{self, Peak},
 };
 
 /// Before the first look, and between two: most calls are over by then, and none takes much in so short a time.
@@ -53,9 +53,15 @@ pub struct Whose {
 /// What is seen of a call from the side. `group` is its control group.
 pub fn aside(written: Written, whose: Whose, group: Option<Arc<Group>>, limits: CallLimits) -> Aside {
     let before = memory_kills_lately();
+    let peak = Arc::new(Mutex::new(Peak::default()));
+    let seen = Arc::clone(&peak);
     Aside {
         room_is_limited: !matches!(written, Written::Disk(_)),
-        exceeded: Box::pin(exceeded(written, whose, limits)),
+        exceeded: Box::pin(exceeded(written, whose, limits, seen)),
+        peak: Box::new(move || {
+            let (pids, now) = counted(whose);
+            note(&peak, Peak { memory_bytes: held::by(&pids, None).memory_bytes(), ..now })
+        }),
         oom_killed: Box::new(move || memory_kills().zip(before).is_some_and(|(now, before)| now > before)),
         counted: Box::new(move || group.as_ref().map_or_else(Counted::default, |group| group.counted())),
         talk: None,
@@ -65,14 +71,20 @@ pub fn aside(written: Written, whose: Whose, group: Option<Arc<Group>>, limits: 
 }
 
 /// Looks until a limit is exceeded; for ever if none is. `written` is the call's. Cancel-safe: a look under way ends by itself.
-async fn exceeded(written: Written, whose: Whose, limits: CallLimits) -> SandboxError {
+async fn exceeded(
+    written: Written,
+    whose: Whose,
+    limits: CallLimits,
+    peak: Arc<Mutex<Peak>>,
+) -> SandboxError {
     let mut wait = LOOK_INTERVAL;
     let mut written = written;
     loop {
         sleep(wait).await;
         let began = Instant::now();
+        let seen = Arc::clone(&peak);
         let looked = spawn_blocking(move || {
-            let found = look(&written, whose, &limits);
+            let found = look(&written, whose, &limits, &seen);
             (written, found)
         });
         // Broken off or panicked: there is nobody left to tell.
@@ -96,25 +108,41 @@ enum Found {
     Exceeded(Box<SandboxError>),
 }
 
-fn look(written: &Written, whose: Whose, limits: &CallLimits) -> Found {
-    let exceeded = |error| Found::Exceeded(Box::new(error));
+/// The numbers of the call's processes, with what of them is seen without a look at each.
+fn counted(whose: Whose) -> (Vec<i32>, Peak) {
     let call = of_call(whose);
     let processes = (call.len() as u64).saturating_sub(whose.keepers.into());
+    let threads = call.iter().map(|(_, threads)| u64::from(*threads)).sum();
+    (call.iter().map(|(pid, _)| *pid).collect(), Peak { processes, threads, memory_bytes: 0 })
+}
+
+/// The most that was seen, with this.
+fn note(peak: &Mutex<Peak>, now: Peak) -> Peak {
+    let mut peak = peak.lock().unwrap_or_else(PoisonError::into_inner);
+    *peak = peak.max(now);
+    *peak
+}
+
+fn look(written: &Written, whose: Whose, limits: &CallLimits, peak: &Mutex<Peak>) -> Found {
+    let exceeded = |error| Found::Exceeded(Box::new(error));
+    let (pids, now) = counted(whose);
+    note(peak, now);
+    let Peak { processes, threads, .. } = now;
     if processes > u64::from(limits.processes) {
         return exceeded(breach::of_processes(processes, limits));
     }
-    let threads = call.iter().map(|(_, threads)| u64::from(*threads)).sum::<u64>();
     if threads > u64::from(limits.tasks()) {
         return exceeded(breach::of_threads(threads, limits));
     }
-    let pids: Vec<i32> = call.iter().map(|(pid, _)| *pid).collect();
     let disk = match written {
         Written::Disk(folders) => Some(&folders[0]),
         Written::Memory => None,
     };
     let held = held::by(&pids, disk.map(std::path::PathBuf::as_path));
+    let memory_bytes = held.memory_bytes();
+    note(peak, Peak { memory_bytes, ..now });
     let limit_bytes = limits.resident_bytes(processes);
-    if held.memory_bytes() > limit_bytes {
+    if memory_bytes > limit_bytes {
         let exact = held.exact_bytes(&pids);
         if exact > limit_bytes {
             return exceeded(breach::of_memory(exact, limits));
@@ -574,7 +602,7 @@ mod tests {
     }
 
     fn code(written: &Written, limits: &CallLimits) -> Option<crate::error::Code> {
-        match look(written, whose(), limits) {
+        match look(written, whose(), limits, &Mutex::default()) {
             Found::Exceeded(error) => Some(error.code),
             Found::Near | Found::Nothing => None,
         }

@@ -36,7 +36,7 @@ use crate::{
     start::Worker,
     talk::{Outgoing, Talk},
     worker::{
-        breach::{self, End},
+        breach::{self, End, Own, Peak},
         outcome::{self, Notes, Outcome},
         output::{Tail, Utf8Stream},
         protocol::{Decoder, Frame, Job, Piece},
@@ -81,6 +81,8 @@ pub struct Aside {
     pub room_is_limited: bool,
     /// What the call's control group has counted, if it has one. Asked where a process ended before its function had settled.
     pub counted: Box<dyn Fn() -> Counted + Send>,
+    /// What the call has held so far, at most, with a look now. Asked where the system refused it a process, a thread or memory.
+    pub peak: Box<dyn Fn() -> Peak + Send>,
     /// Hears what the function says before its result, and has the frames that go back.
     pub talk: Option<(Arc<Talk>, mpsc::UnboundedReceiver<Outgoing>)>,
     /// Files that follow the job.
@@ -97,6 +99,7 @@ impl Aside {
             oom_killed: Box::new(|| false),
             room_is_limited: false,
             counted: Box::new(Counted::default),
+            peak: Box::new(Peak::default),
             talk: None,
             feed: None,
             collecting: None,
@@ -691,8 +694,13 @@ impl Run {
         if let Some(talk) = &self.talk {
             talk.close();
         }
-        let outcome =
-            outcome.map_err(|error| breach::of_thrown(error, &self.limits.call, self.aside.room_is_limited));
+        let own = Own {
+            limits: &self.limits.call,
+            room_is_limited: self.aside.room_is_limited,
+            counted: &self.aside.counted,
+            peak: &self.aside.peak,
+        };
+        let outcome = outcome.map_err(|error| breach::of_thrown(error, &own));
         self.failure = outcome.as_ref().err().map(|error| error.code);
         // What is left of the call needs no worker kept ready.
         self.process.release();

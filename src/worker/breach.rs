@@ -11,6 +11,8 @@
 //! | SIGXFSZ; a thrown `EFBIG` | size of a file |
 //! | a thrown `ENOSPC`, where run folders are on a file system with that limit | disk space and files of the call |
 //! | a thrown `EMFILE` | open files (no code of its own: the function's error, with the limit) |
+//! | a thrown `EAGAIN` of a process or thread, where the call itself has had many | processes |
+//! | a thrown `EAGAIN` or `ENOMEM` of a process otherwise | none: others took what there was (the function's error, with a word on that) |
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -162,12 +164,59 @@ fn file_words(limits: &CallLimits) -> String {
     format!("a file grew too large, the limit is {} MB; write less, or raise fileSizeMb", limits.file_size_mb)
 }
 
-/// `error` as the limit that it is about, if what was thrown says so. `room_is_limited`: it is the call's own limit that leaves it
-/// no room to write.
-pub fn of_thrown(error: SandboxError, limits: &CallLimits, room_is_limited: bool) -> SandboxError {
+/// What the call itself was seen to hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Peak {
+    /// Processes.
+    pub processes: u64,
+    /// Their threads.
+    pub threads: u64,
+    /// Their memory.
+    pub memory_bytes: u64,
+}
+
+impl Peak {
+    /// The larger of both, each.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            processes: self.processes.max(other.processes),
+            threads: self.threads.max(other.threads),
+            memory_bytes: self.memory_bytes.max(other.memory_bytes),
+        }
+    }
+}
+
+/// What tells a limit of the call's own from a want that others have caused.
+pub struct Own<'a> {
+    /// Its limits.
+    pub limits: &'a CallLimits,
+    /// It is the call's own limit that leaves it no room to write.
+    pub room_is_limited: bool,
+    /// What its control group has counted.
+    pub counted: &'a dyn Fn() -> Counted,
+    /// What it has held, with a look now.
+    pub peak: &'a dyn Fn() -> Peak,
+}
+
+impl Own<'_> {
+    /// The kernel counts processes of a user, of a container and of the machine as well: others may have taken those. Looks are too rare
+    /// for the exact number.
+    fn has_many_threads(&self) -> bool {
+        (self.counted)().tasks_refused || (self.peak)().threads >= u64::from(self.limits.tasks()) / 2
+    }
+
+    fn has_much_memory(&self) -> bool {
+        let peak = (self.peak)();
+        (self.counted)().out_of_memory || peak.memory_bytes >= self.limits.resident_bytes(peak.processes) / 2
+    }
+}
+
+/// `error` as the limit that it is about, if what was thrown says so.
+pub fn of_thrown(error: SandboxError, own: &Own<'_>) -> SandboxError {
     let can_be_limit = matches!(error.code, Code::ToolError | Code::FilesFailed);
     let thrown = error.cause_json.as_deref().filter(|_| can_be_limit);
-    let Some((code, words)) = thrown.and_then(|json| limit_of(json, limits, room_is_limited)) else {
+    let Some((code, words)) = thrown.and_then(|json| limit_of(json, own)) else {
         return error;
     };
     SandboxError { message: format!("{}\n {words}", error.message), code, ..error }
@@ -190,10 +239,10 @@ struct Fields {
     syscall: Option<String>,
 }
 
-fn limit_of(json: &str, limits: &CallLimits, room_is_limited: bool) -> Option<(Code, String)> {
+fn limit_of(json: &str, own: &Own<'_>) -> Option<(Code, String)> {
     let mut thrown: Option<Box<Thrown<'_>>> = serde_json::from_str(json).ok();
     while let Some(one) = thrown {
-        if let Some(found) = limit_of_one(&one, limits, room_is_limited) {
+        if let Some(found) = limit_of_one(&one, own) {
             return Some(found);
         }
         thrown = one.cause;
@@ -201,22 +250,26 @@ fn limit_of(json: &str, limits: &CallLimits, room_is_limited: bool) -> Option<(C
     None
 }
 
-fn limit_of_one(thrown: &Thrown<'_>, limits: &CallLimits, room_is_limited: bool) -> Option<(Code, String)> {
+fn limit_of_one(thrown: &Thrown<'_>, own: &Own<'_>) -> Option<(Code, String)> {
+    let limits = own.limits;
     let message = thrown.message.as_deref().unwrap_or_default();
     let is_range = thrown.name.as_deref() == Some("RangeError");
     if is_range && ALLOCATION_WORDS.iter().any(|words| message.contains(words)) {
         return Some((Code::MemoryLimit, native_words(limits)));
     }
     let fields: Fields = serde_json::from_str(thrown.fields?.get()).ok()?;
-    let is_spawn = fields.syscall.as_deref().is_some_and(|call| call.starts_with("spawn"));
+    let call = fields.syscall.as_deref().unwrap_or_default();
+    let is_spawn = call.starts_with("spawn");
     match fields.code.as_deref()? {
         "EFBIG" => Some((Code::DiskLimit, file_words(limits))),
         // `fs.watch` is told so of want of another kind.
-        "ENOSPC" if room_is_limited && fields.syscall.as_deref() != Some("watch") => {
-            Some((Code::DiskLimit, room_words(limits)))
-        }
+        "ENOSPC" if own.room_is_limited && call != "watch" => Some((Code::DiskLimit, room_words(limits))),
+        "ENOMEM" if is_spawn && !own.has_much_memory() => Some((Code::ToolError, OTHERS_MEMORY.to_owned())),
         "ENOMEM" | "ERR_WORKER_OUT_OF_MEMORY" => Some((Code::MemoryLimit, native_words(limits))),
-        "EAGAIN" if is_spawn => Some((Code::ProcessLimit, process_words(limits))),
+        "EAGAIN" if is_spawn => Some(of_refused_task(own)),
+        "ERR_WORKER_INIT_FAILED" if message.contains("EAGAIN") => Some(of_refused_task(own)),
+        // A number of watchers for each user, which others have, too.
+        "EMFILE" if call == "watch" => None,
         "EMFILE" => Some((
             Code::ToolError,
             format!(
@@ -227,6 +280,20 @@ fn limit_of_one(thrown: &Thrown<'_>, limits: &CallLimits, room_is_limited: bool)
         _ => None,
     }
 }
+
+fn of_refused_task(own: &Own<'_>) -> (Code, String) {
+    if own.has_many_threads() {
+        return (Code::ProcessLimit, process_words(own.limits));
+    }
+    (Code::ToolError, OTHERS_TASKS.to_owned())
+}
+
+/// The call's own limit is far.
+const OTHERS_TASKS: &str = "the machine, its container or the server's user has no process or thread left, and it is not this call that has \
+                            them; try again, or raise the limit of processes there (ulimit -u, pids.max)";
+/// The call's own limit is far.
+const OTHERS_MEMORY: &str = "the machine or its container has no memory left for another process, and it is not this call that holds it; \
+                             try again, or give the machine more";
 
 fn process_words(limits: &CallLimits) -> String {
     format!(
@@ -362,13 +429,61 @@ mod tests {
         assert_eq!(ended(ExitStatus::Signal(libc::SIGXFSZ), "").unwrap().0, Code::DiskLimit);
     }
 
+    fn thrown_by(json: &str, peak: Peak, counted: Counted) -> (Code, String) {
+        let error = SandboxError::new(Code::ToolError, Phase::Run, "it failed");
+        let own = Own { limits: &LIMITS, room_is_limited: true, counted: &|| counted, peak: &|| peak };
+        let told = of_thrown(SandboxError { cause_json: Some(json.to_owned()), ..error }, &own);
+        (told.code, told.message)
+    }
+
+    const REFUSED_PROCESS: &str = r#"{"text":"","fields":{"code":"EAGAIN","syscall":"spawn /x"}}"#;
+    const REFUSED_THREAD: &str = r#"{"text":"","message":"Worker initialization failure: EAGAIN","fields":{"code":"ERR_WORKER_INIT_FAILED"}}"#;
+    const NO_MEMORY: &str = r#"{"text":"","fields":{"code":"ENOMEM","syscall":"spawn /x"}}"#;
+
+    #[test]
+    fn a_process_or_thread_that_others_have_taken_is_no_limit_of_the_calls() {
+        let few = Peak { processes: 3, threads: u64::from(LIMITS.tasks()) / 2 - 1, memory_bytes: 1 };
+        for (json, word) in [
+            (REFUSED_PROCESS, "no process or thread left"),
+            (REFUSED_THREAD, "no process or thread left"),
+            (NO_MEMORY, "no memory left"),
+        ] {
+            let (code, message) = thrown_by(json, few, Counted::default());
+            assert_eq!(code, Code::ToolError);
+            assert!(message.contains(word) && message.contains("not this call"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_process_or_thread_that_the_call_itself_has_taken_is_its_limit() {
+        let many = Peak { threads: u64::from(LIMITS.tasks()) / 2, ..Peak::default() };
+        let refused = Counted { tasks_refused: true, ..Counted::default() };
+        for json in [REFUSED_PROCESS, REFUSED_THREAD] {
+            assert_eq!(thrown_by(json, many, Counted::default()).0, Code::ProcessLimit);
+            assert_eq!(thrown_by(json, Peak::default(), refused).0, Code::ProcessLimit);
+        }
+        let much = Peak { memory_bytes: LIMITS.resident_bytes(0) / 2, ..Peak::default() };
+        assert_eq!(thrown_by(NO_MEMORY, much, Counted::default()).0, Code::MemoryLimit);
+    }
+
+    #[test]
+    fn what_all_users_share_is_no_limit_of_the_calls() {
+        for fields in [
+            // All files of the machine, watchers of a user, and its watches.
+            r#"{"code":"ENFILE","syscall":"open"}"#,
+            r#"{"code":"EMFILE","syscall":"watch"}"#,
+            r#"{"code":"ENOSPC","syscall":"watch"}"#,
+        ] {
+            let json = format!(r#"{{"text":"","fields":{fields}}}"#);
+            let told = thrown_by(&json, Peak::default(), Counted::default());
+            assert_eq!(told, (Code::ToolError, "it failed".to_owned()), "{json}");
+        }
+    }
+
     #[test]
     fn a_thrown_refusal_of_the_system_is_its_limit_wherever_it_is_in_the_chain() {
-        let told = |json: &str| {
-            let error = SandboxError::new(Code::ToolError, Phase::Run, "it failed");
-            let told = of_thrown(SandboxError { cause_json: Some(json.to_owned()), ..error }, &LIMITS, true);
-            (told.code, told.message)
-        };
+        let all = Peak { threads: LIMITS.tasks().into(), ..Peak::default() };
+        let told = |json: &str| thrown_by(json, all, Counted::default());
         for (json, code, words) in [
             (
                 r#"{"text":"","name":"RangeError","message":"Array buffer allocation failed"}"#,
@@ -418,6 +533,8 @@ mod tests {
         let json = r#"{"text":"","name":"Error","fields":{"code":"ENOSPC"}}"#;
         let error = SandboxError::new(Code::ToolError, Phase::Run, "it failed");
         let error = SandboxError { cause_json: Some(json.to_owned()), ..error };
-        assert_eq!(of_thrown(error, &LIMITS, false).code, Code::ToolError);
+        let own =
+            Own { limits: &LIMITS, room_is_limited: false, counted: &Counted::default, peak: &Peak::default };
+        assert_eq!(of_thrown(error, &own).code, Code::ToolError);
     }
 }

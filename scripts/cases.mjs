@@ -14,15 +14,18 @@ function environment(withoutNpm, folder, user) {
   return user === undefined ? withoutNpm : { ...withoutNpm, HOME: folder, TMPDIR: folder };
 }
 
-/** The exceptions of a set that count in a setting: `{ id: reason }`, or `{ id: { refused: [names], reason } }` where only these are refused. */
-function exceptionsOf(set, refused) {
+/** The exceptions of a set that count in a setting: `{ id: reason }`, or `{ id: { refused?, start?, reason } }` for what is refused or chosen there. */
+function exceptionsOf(set, refused, start) {
   const all = JSON.parse(readFileSync(join(ROOT, '__test__', 'shared-exceptions.json'), 'utf8'));
-  const listed = Object.entries(all[set] ?? {}).map(([id, one]) => [
+  const counts = ({ refused: refusals, start: starts }) =>
+    (refusals === undefined || refusals.includes(refused.join('+'))) &&
+    (starts === undefined || starts.includes(start));
+  const listed = Object.entries(all[set] ?? {}).map(([id, one]) => [id, [one].flat()]);
+  const reasons = listed.map(([id, some]) => [
     id,
-    typeof one === 'string' ? { reason: one } : one,
+    some.find((one) => typeof one === 'string') ?? some.find((one) => typeof one !== 'string' && counts(one))?.reason,
   ]);
-  const counting = listed.filter(([, one]) => one.refused === undefined || one.refused.includes(refused.join('+')));
-  return Object.fromEntries(counting.map(([id, { reason }]) => [id, reason]));
+  return Object.fromEntries(reasons.filter(([, reason]) => reason !== undefined));
 }
 
 /** Which results are wrong: each case must pass, but those listed as exceptions, which must not. */
@@ -120,7 +123,7 @@ export function runCases(node, set, { withoutNpm, asUser = false, refused = [], 
   ];
   const scratch = mkdtempSync(join(tmpdir(), 'nse-cases-'));
   try {
-    const exceptions = exceptionsOf(set, refused);
+    const exceptions = exceptionsOf(set, refused, start);
     const results = resultsOf(command, { scratch, user, refused, start, withoutNpm });
     const complaints = complaintsOf(results, exceptions);
     for (const [id, reason] of Object.entries(exceptions)) console.log(`known exception: ${id}: ${reason}`);

@@ -223,3 +223,103 @@ fn links_between_documents_lead_somewhere() {
     }
     assert_none(&faults);
 }
+
+/// The columns of a table of claims that name tests.
+const CLAIM_COLUMN: &str = "shown by";
+
+/// Tables that say nothing that could become false by itself: each cell names a layer, which has tests.
+const TABLES_WITHOUT_CLAIMS: [&str; 1] = ["what is to be kept from them"];
+
+/// Texts of tests: suites, attempts, Rust tests.
+fn tests() -> Vec<(String, String)> {
+    let is_test = |path: &str| path.starts_with("__test__/") || has_extension(path, "rs");
+    texts().into_iter().filter(|(path, _)| is_test(path)).collect()
+}
+
+/// Why `name` is the name of no test: an attempt (`files/private`), a family of them (`files/*`), a suite or its folder, or a Rust test.
+fn objection(name: &str, tests: &[(String, String)]) -> Option<String> {
+    let family = |family: &str| {
+        let path = format!("__test__/escapes/families/{family}.mjs");
+        tests.iter().find(|(found, _)| *found == path).map(|(_, text)| text)
+    };
+    let is_there = if has_extension(name, "mjs") || has_extension(name, "rs") {
+        tests.iter().any(|(path, _)| path == name || path.ends_with(&format!("/{name}")))
+    } else if let Some((head, tail)) = name.split_once('/') {
+        family(head).is_some_and(|text| tail == "*" || text.contains(&format!("'{name}'")))
+    } else {
+        let marks = [format!("fn {name}("), format!("async fn {name}(")];
+        tests.iter().any(|(path, text)| {
+            has_extension(path, "rs") && text.contains("#[") && marks.iter().any(|mark| text.contains(mark))
+        })
+    };
+    (!is_there).then(|| format!("there is no test {name}"))
+}
+
+/// What is wrong with a list of tests: `` `name`, `suite` "title", … ``; an empty one is wrong, too.
+fn objections(list: &str, tests: &[(String, String)]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut suite = None;
+    let mut names = 0;
+    for (at, part) in list.split('`').enumerate() {
+        if at % 2 == 1 {
+            names += 1;
+            faults.extend(objection(part, tests));
+            suite = Some(part);
+            continue;
+        }
+        // Between two names: titles of the one before.
+        for title in part.split('"').skip(1).step_by(2) {
+            let title = title.replace('’', "'");
+            let has = |(path, text): &(String, String)| {
+                suite.is_some_and(|suite| path.ends_with(suite))
+                    && text.replace('’', "'").replace("\\'", "'").contains(&title)
+            };
+            if !tests.iter().any(has) {
+                faults.push(format!("no test {title:?} in {suite:?}"));
+            }
+        }
+    }
+    if names == 0 {
+        faults.push("no test is named".to_owned());
+    }
+    faults
+}
+
+#[test]
+fn every_claim_about_isolation_names_tests_that_exist() {
+    let document = fs::read_to_string(root().join("docs/ISOLATION.md")).unwrap();
+    let tests = tests();
+    let mut faults = Vec::new();
+    let mut column = None;
+    let mut named = 0;
+    let mut lines = document.lines().peekable();
+    while let Some(line) = lines.next() {
+        if !line.starts_with('|') {
+            column = None;
+        } else if lines.peek().is_some_and(|next| next.starts_with("| ---")) {
+            let cells: Vec<_> = line.split('|').map(str::trim).collect();
+            column = cells.iter().position(|cell| *cell == CLAIM_COLUMN);
+            if column.is_none() && !TABLES_WITHOUT_CLAIMS.contains(&cells[1]) {
+                faults.push(format!("a table without a column {CLAIM_COLUMN:?}: {line}"));
+            }
+        } else if let Some(column) = column.filter(|_| !line.starts_with("| ---")) {
+            let cells: Vec<_> = line.split('|').collect();
+            let found = objections(cells.get(column).unwrap_or(&""), &tests);
+            named += 1;
+            faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", cells[1].trim())));
+        }
+    }
+    // And in the text: from the word to the end of the sentence.
+    for paragraph in document.split("\n\n").filter(|text| !text.trim_start().starts_with('|')) {
+        let text = paragraph.replace('\n', " ");
+        for mark in ["Test: ", "Tests: ", "test: ", "tests: "] {
+            for list in text.split(mark).skip(1) {
+                let end = list.find([')', ';']).into_iter().chain(list.find(". ")).min();
+                named += 1;
+                faults.extend(objections(&list[..end.unwrap_or(list.len())], &tests));
+            }
+        }
+    }
+    assert!(named > 60, "only {named} claims name tests");
+    assert_none(&faults);
+}

@@ -317,8 +317,7 @@ impl Nest {
     }
 
     fn is_worn(&self, now: Instant) -> bool {
-        self.client.forks() >= MAX_FORKS
-            || now.saturating_duration_since(self.born) >= MAX_AGE
+        is_old(self.client.forks(), now.saturating_duration_since(self.born))
             || self.makings.resolver != Resolver::now()
     }
 
@@ -1054,6 +1053,11 @@ impl Refusal {
     }
 }
 
+/// Whether its workers have shared their addresses long enough.
+fn is_old(forks: u64, age: Duration) -> bool {
+    forks >= MAX_FORKS || age >= MAX_AGE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1079,6 +1083,13 @@ mod tests {
             rest(ZygoteError::Refused { reason: "an old Node".into(), shown: Vec::new() }),
             RETRY_AFTER
         );
+    }
+
+    #[test]
+    fn a_zygote_ends_after_its_forks_and_its_time() {
+        assert!(!is_old(4_999, Duration::from_secs(30 * 60 - 1)));
+        assert!(is_old(5_000, Duration::ZERO));
+        assert!(is_old(0, Duration::from_mins(30)));
     }
 
     #[test]

@@ -86,6 +86,25 @@ export default [
     escaped: stays,
   },
   {
+    id: 'leftovers/hidden-program',
+    what: 'leaves a program that may be run and not read, which /proc shows to nobody but root',
+    needs: ({ root }) => !root && 'nobody could see whether it stays',
+    attempt: (world) => {
+      const fs = require('node:fs');
+      const file = fs.openSync('hidden', 'w', 0o111);
+      fs.writeSync(file, fs.readFileSync('/bin/sh'));
+      fs.closeSync(file);
+      const script = 'trap "" HUP TERM; while :; do sleep 0.2; done';
+      const child = require('node:child_process').spawn('./hidden', ['-c', script, world.marker], {
+        detached: true,
+        stdio: 'ignore',
+      });
+      child.unref();
+      return new Promise((done, fail) => child.once('spawn', done).once('error', fail));
+    },
+    escaped: stays,
+  },
+  {
     id: 'leftovers/timer',
     what: 'keeps itself alive after its result',
     attempt: (world) => {

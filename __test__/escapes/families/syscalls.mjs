@@ -213,6 +213,35 @@ export default [
     lacking: ({ value }) => value?.[1] === -22 && 'the kernel gives no leases on files in memory',
   },
   {
+    id: 'syscalls/news-of-a-folder',
+    what: 'has the kernel signal it when a folder changes, of which each notice is a queued signal of the user',
+    // O_RDONLY; F_NOTIFY, DN_ACCESS
+    attempt: (_world, { syscalls }) =>
+      syscalls([
+        ['open', '.', 0, 0],
+        ['fcntl', { result: 0 }, 1026, 1],
+      ]),
+    arch: 'x64',
+    escaped: answered(1),
+    lacking: ({ value }) => value?.[1] === -22 && 'the kernel tells of no folders by signal',
+  },
+  {
+    id: 'syscalls/take-off-the-mark',
+    what: 'changes the limit by which its launcher would know it again',
+    // RLIMIT_RTTIME, of which it lowers the hard one to nothing.
+    attempt: (_world, { syscalls }) => syscalls([['prlimit64', 0, 15, Buffer.alloc(16), 0]]),
+    escaped: answered(),
+  },
+  {
+    id: 'syscalls/bounding-set',
+    what: 'has capabilities in the set that bounds those of what it starts',
+    layer: 'capabilities',
+    needs: ({ root, refused }) =>
+      !root && refused === 'namespaces' && 'the kernel leaves it as it is, and the report says so',
+    attempt: () => /CapBnd:\s*(\w+)/.exec(require('node:fs').readFileSync('/proc/self/status', 'utf8'))[1],
+    escaped: ({ value }) => /[1-9a-f]/.test(`${value}`) && `it has ${value}`,
+  },
+  {
     id: 'syscalls/larger-pipe',
     what: 'takes pages for pipes that are counted by user',
     attempt: (_world, { syscalls }) => {

@@ -137,14 +137,7 @@ function thrownValue(given, depth = 0) {
 function thrownError(thrown, depth) {
   const { name, message, stack, errors, fields } = thrown;
   const data = errorData(name, message, stack);
-  if (fields !== null && typeof fields === 'object') {
-    const names = keys(fields);
-    for (let i = 0; i < names.length; i++) {
-      const key = safeKey(names[i]);
-      // Name, message and stack are what the worker said they are, and texts.
-      if (!hasOwn(data, key)) field(data, key, fieldData(key, fields[names[i]], depth));
-    }
-  }
+  if (fields !== null && typeof fields === 'object') addErrorFields(data, fields, depth);
   if ('cause' in thrown) field(data, 'cause', thrownValue(thrown.cause, depth + 1));
   if (isArray(errors)) {
     const all = [];
@@ -154,8 +147,20 @@ function thrownError(thrown, depth) {
   return data;
 }
 
+function addErrorFields(data, fields, depth) {
+  const names = keys(fields);
+  for (let i = 0; i < names.length; i++) {
+    const key = safeKey(names[i]);
+    const value = fields[names[i]];
+    // Name, message and stack are what the worker said they are, and texts, also where it said none.
+    const isNoStack = key === 'stack' && typeof value !== 'string';
+    if (!isNoStack && !hasOwn(data, key)) field(data, key, fieldData(key, value, depth));
+  }
+}
+
 function fieldData(key, value, depth) {
   if (key === 'code' && typeof value === 'string') return cut(plainText(value), NAME_LIMIT_CHARS);
+  if (key === 'stack') return cut(plainText(value), STACK_LIMIT_CHARS);
   return inertData(value, depth + 1);
 }
 

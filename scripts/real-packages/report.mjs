@@ -13,12 +13,15 @@ function median(values) {
 
 const rounded = (value) => (value === undefined ? undefined : Number(value.toFixed(value >= 100 ? 0 : 1)));
 
+/** A failure's text without the places of the machine that it happened on. */
+const kept = (text) => `${text}`.replace(/[^\s'"`]*\/(?=(?:node_modules|real-packages)\/)/g, '').slice(0, TEXT_LIMIT);
+
 /** What is kept of one rung. */
 function describeRung({ calls, notPreloaded, isServed, difference }) {
   const [first, second, ...later] = calls;
   const rungs = [...new Set(later.flatMap(({ rung }) => rung ?? []))];
   return {
-    ...(difference && { difference: difference.slice(0, TEXT_LIMIT) }),
+    ...(difference && { difference: kept(difference) }),
     firstMs: rounded(first?.ms),
     ...(first?.installMs > INSTALL_MS && { installMs: rounded(first.installMs) }),
     secondMs: rounded(second?.ms),
@@ -34,7 +37,7 @@ export function describe({ use, plain: { versions, outcome, ms }, rungs }) {
   return {
     use,
     version: Object.values(versions)[0],
-    ...(outcome.error !== undefined && { error: `${outcome.error}`.slice(0, TEXT_LIMIT) }),
+    ...(outcome.error !== undefined && { error: kept(outcome.error) }),
     plainMs: rounded(ms),
     rungs: Object.fromEntries(Object.entries(rungs).map(([rung, found]) => [rung, describeRung(found)])),
   };

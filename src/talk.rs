@@ -25,6 +25,12 @@ pub const YIELD_WINDOW: u32 = 16;
 /// How deep arguments may nest: code that walks them is rarely written for more.
 const MAX_ARGUMENT_LEVELS: usize = 128;
 
+/// Refusals are not waited for, so there are so many at most, whatever the host allows of calls; and what each shows of a name, and of the names
+/// that there are.
+const MAX_REFUSED_CALLS: u32 = 10_000;
+const MAX_SHOWN_CHARS: usize = 100;
+const MAX_SHOWN_NAMES: usize = 20;
+
 /// One frame for the worker. It holds its place until it was written.
 #[derive(Debug)]
 pub struct Outgoing {
@@ -107,8 +113,9 @@ impl Talk {
             Ok(place) => place,
             Err(reason) => {
                 state.refused += 1;
-                if state.refused > self.offer.max_calls {
-                    return Err(flooded(self.offer.max_calls));
+                let most = self.offer.max_calls.min(MAX_REFUSED_CALLS);
+                if state.refused > most {
+                    return Err(flooded(most));
                 }
                 drop(state);
                 let error = json!({ "name": "Error", "message": reason });
@@ -134,8 +141,11 @@ impl Talk {
         args: Option<&RawValue>,
     ) -> Result<OwnedSemaphorePermit, String> {
         if !self.names.contains(name) {
-            let known = self.offer.functions.join(", ");
-            return Err(format!("there is no host function {name:?}; this call was given: {known}"));
+            let shown: String = name.chars().take(MAX_SHOWN_CHARS).collect();
+            let known = self.offer.functions.iter().take(MAX_SHOWN_NAMES).map(String::as_str);
+            let known = known.collect::<Vec<_>>().join(", ");
+            let more = if self.offer.functions.len() > MAX_SHOWN_NAMES { ", …" } else { "" };
+            return Err(format!("there is no host function {shown:?}; this call was given: {known}{more}"));
         }
         if args.is_some_and(|args| levels(args.get()) > MAX_ARGUMENT_LEVELS) {
             return Err(format!("the arguments of {name} nest deeper than {MAX_ARGUMENT_LEVELS} levels"));
@@ -337,6 +347,8 @@ mod tests {
         let (talk, mut out, heard) = start(Offer { progress: false, yields: false, ..offer() });
         talk.hear(call(1, "__proto__")).unwrap();
         assert!(text(&out.try_recv().unwrap()).contains("there is no host function"));
+        talk.hear(call(3, &"x".repeat(100_000))).unwrap();
+        assert!(out.try_recv().unwrap().bytes.len() < 1000, "a refusal is short, whatever was asked for");
         assert!(talk.hear(Said::Progress("{}".into())).is_err());
         assert!(talk.hear(Said::Yielded("1".into())).is_err());
         let deep = RawValue::from_string(format!("{}{}", "[".repeat(129), "]".repeat(129))).unwrap();

@@ -556,6 +556,9 @@ export interface ExecutorOptions {
    * Variables of the server that functions see beside time zone, locale, proxy and certificate settings: names, or
    * prefixes ending in `*`. `'inherit'` gives them all, secrets included, as the original did.
    *
+   * They are read for every call, so that a changed secret counts at once; zygotes that knew the old value serve no call with the new one. All
+   * others but those that name proxies, PATH among them, are what they were at the executor's first call.
+   *
    * Default: none more. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_ENV`: `inherit`, or names separated by commas.
    */
   env?: 'inherit' | string[];

@@ -40,6 +40,7 @@ const {
   attempt,
   changedProxiesJson,
   environmentJson,
+  listedEnvironment,
   listenerOf,
   nodeAbi,
   optionsJson,
@@ -127,6 +128,9 @@ class NativeSandboxExecutor {
   #proxies;
   /** By the JSON of their limits and proxies, the one used last at the end. */
   #narrowed = new Map();
+  /** What the option `env` names, and what that was when the core was made. */
+  #listed;
+  #firstEnv;
 
   static {
     execute = (executor, site, toolId, args, config, call) => executor.#execute(site, toolId, args, config, call);
@@ -214,7 +218,7 @@ class NativeSandboxExecutor {
     assertOpen();
     const core = this.#coreFor(call);
     const callId = nextCallId++;
-    const prepared = prepare(callId, toolId, args, config, call, observer);
+    const prepared = prepare(callId, toolId, args, config, call, observer, this.#changedEnv());
     const { request, argsText, signal, isAborted, onEvent, handover, talk, files } = prepared;
     if (isAborted) {
       files?.end();
@@ -239,6 +243,13 @@ class NativeSandboxExecutor {
     if (outcome.code === 'ABORTED' && signal && orUndefined(() => signal.aborted)) throw aborted(signal, outcome);
     const error = fromOutcome(outcome);
     throw files ? files.explain(error) : error;
+  }
+
+  /** The host's variables that the option `env` names, where they are not what they were when the core took them. */
+  #changedEnv() {
+    if (this.#listed.length === 0) return undefined;
+    const env = listedEnvironment(this.#listed);
+    return stringify(env) === this.#firstEnv ? undefined : env;
   }
 
   /** The core's side for a call: one of its own limits where it has some, and of the host's proxies where those have changed. */
@@ -266,6 +277,9 @@ class NativeSandboxExecutor {
       log(CORE_NAME, 'error', { error: reasonOf(error) }, 'Invalid sandbox options');
       throw error;
     }
+    // A core that stands in for the addon may list none.
+    this.#listed = parse(this.#core.listedEnv?.() ?? '[]');
+    this.#firstEnv = stringify(listedEnvironment(this.#listed));
     inUse = true;
     taken = true;
     return this.#core;
@@ -309,7 +323,7 @@ function logFailure(provider, toolId, error) {
 }
 
 /** Everything of a call that can be wrong with what the caller gave, done before the core hears of it. */
-function prepare(callId, toolId, args, config, call, observer) {
+function prepare(callId, toolId, args, config, call, observer, listedEnv) {
   if (config === null || typeof config !== 'object') {
     throw invalidConfig(`the function tool's config must be an object, got ${shown(config)}`);
   }
@@ -321,6 +335,7 @@ function prepare(callId, toolId, args, config, call, observer) {
     logs: onLogs !== undefined,
     steps: observer !== undefined,
     usage: handover !== undefined,
+    listedEnv,
     env: envOf(call),
     talk: talk?.offer,
     nest: talk && nameOf(callId),

@@ -172,6 +172,28 @@ function changedProxiesJson(known) {
   return strictJson(changed);
 }
 
+/**
+ * The host's variables that an executor's option `env` names, as they are now.
+ * @param {'inherit' | string[]} listed
+ */
+function listedEnvironment(listed) {
+  const env = { __proto__: null };
+  const source = process.env;
+  const takeAll = (isNamed) => {
+    const names = keys(source);
+    for (let i = 0; i < names.length; i++) if (isNamed(names[i])) env[names[i]] = source[names[i]];
+  };
+  if (listed === 'inherit') takeAll(() => true);
+  for (let i = 0; listed !== 'inherit' && i < listed.length; i++) {
+    const name = listed[i];
+    const start = slice(name, 0, -1);
+    if (slice(name, -1) === '*') takeAll((one) => slice(one, 0, start.length) === start);
+    else if (source[name] !== undefined) env[name] = source[name];
+  }
+  if (env.NODE_OPTIONS !== undefined) changeNodeOptions(env, withoutOwnEntry);
+  return env;
+}
+
 /** The ABI of this host's own Node, for addons of dependencies; nothing where the host is something else. */
 function nodeAbi() {
   return otherHost(process.versions) ? undefined : process.versions.modules;
@@ -206,6 +228,7 @@ function requestJson(toolId, config, wants) {
     wantsLogs: wants.logs,
     wantsSteps: wants.steps,
     wantsUsage: wants.usage,
+    listedEnv: wants.listedEnv,
     env: wants.env,
     files: wants.files,
     collect: wants.collect,
@@ -446,6 +469,7 @@ exports.environmentJson = environmentJson;
 exports.changedProxiesJson = changedProxiesJson;
 exports.proxiesNow = proxiesNow;
 exports.kindOf = kindOf;
+exports.listedEnvironment = listedEnvironment;
 exports.listenerOf = listenerOf;
 exports.nodeAbi = nodeAbi;
 exports.optionsJson = optionsJson;

@@ -258,6 +258,15 @@ impl Settings {
             .collect()
     }
 
+    /// Whether the option `env` names this variable: its value is read anew for each call. PATH is settled once, with what is put before it.
+    pub fn lists(&self, name: &str) -> bool {
+        let named = match &self.env {
+            EnvPolicy::Inherit => true,
+            EnvPolicy::Allow(patterns) => patterns.iter().any(|pattern| matches(pattern, name)),
+        };
+        named && name != "PATH"
+    }
+
     /// The variables that Node itself must see while it boots.
     pub fn boot_env(&self, env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         env.iter()

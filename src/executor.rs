@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::{
-    config::{self, HostFacts, Network, Settings, millis},
+    config::{self, EnvPolicy, HostFacts, Network, Settings, millis},
     error::{Code, Phase, SandboxError},
     files::{
         collect::{Chunk, Collect, Hand, Wanted},
@@ -139,6 +139,8 @@ struct Request {
     wants_steps: bool,
     #[serde(default)]
     wants_usage: bool,
+    /// The host's variables that the option `env` names, where they are not what they were at the executor's first call.
+    listed_env: Option<BTreeMap<String, String>>,
     /// Variables of this call, over those of the executor.
     #[serde(default)]
     env: BTreeMap<String, String>,
@@ -188,6 +190,8 @@ struct Setup {
     account: Account,
     /// What all workers of this executor have in common; known once isolation is.
     breed: OnceCell<Arc<Breed>>,
+    /// The same with other values of the host's variables: those of the last call that had others.
+    changed: Mutex<Option<Arc<Breed>>>,
 }
 
 /// What others may do to a call.
@@ -461,6 +465,15 @@ impl Executor {
         setup.host.runtime().spawn(self.inner.tracker.track_future(CALL_SINK.scope(sink, work)));
     }
 
+    /// What the option `env` names: JSON of `"inherit"` or of a list of names and prefixes.
+    pub fn listed_env(&self) -> Value {
+        match self.inner.setup.as_ref().map(|setup| &setup.settings.env) {
+            Ok(EnvPolicy::Inherit) => json!("inherit"),
+            Ok(EnvPolicy::Allow(names)) => json!(names),
+            Err(_) => json!([]),
+        }
+    }
+
     /// Permits and queue lengths of the whole process; empty before the first call.
     pub fn queue_stats(&self) -> Vec<QueueClass> {
         self.inner.setup.as_ref().map(|setup| setup.host.queue_stats()).unwrap_or_default()
@@ -573,7 +586,7 @@ impl Setup {
         let host = host::get(&settings)?;
         let (settings, facts) = (Arc::new(settings), Arc::new(facts));
         let account = Account::new(Arc::clone(&settings), Arc::clone(&facts));
-        Ok(Self { host, settings, facts, account, breed: OnceCell::new() })
+        Ok(Self { host, settings, facts, account, breed: OnceCell::new(), changed: Mutex::default() })
     }
 
     fn narrowed(&self, limits_json: &str, proxies_json: Option<&str>) -> Result<Self, SandboxError> {
@@ -583,7 +596,14 @@ impl Setup {
             None => Arc::clone(&self.facts),
         };
         let account = Account::new(Arc::clone(&settings), Arc::clone(&facts));
-        Ok(Self { host: self.host, settings, facts, account, breed: OnceCell::new() })
+        Ok(Self {
+            host: self.host,
+            settings,
+            facts,
+            account,
+            breed: OnceCell::new(),
+            changed: Mutex::default(),
+        })
     }
 
     /// The variables that every call has. What it starts as `node` is the Node that runs it, whatever comes first on the host's PATH.
@@ -622,6 +642,35 @@ impl Setup {
                 }))
             })
             .await
+    }
+
+    /// The breed of a call: where variables have changed since the first one, one that has never seen what they were.
+    async fn breed_of(&self, request: &Request) -> Result<Arc<Breed>, SandboxError> {
+        let first = self.breed().await?;
+        let Some(listed) = &request.listed_env else { return Ok(Arc::clone(first)) };
+        let mut env = first.load_env.clone();
+        env.retain(|name, _| !self.settings.lists(name));
+        env.extend(
+            listed
+                .iter()
+                .filter(|(name, _)| self.settings.lists(name))
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        if env == first.load_env {
+            return Ok(Arc::clone(first));
+        }
+        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*changed {
+            Some(breed) if breed.load_env == env => Ok(Arc::clone(breed)),
+            _ => Ok(Arc::clone(changed.insert(Arc::new(Breed { load_env: env, ..Breed::clone(first) })))),
+        }
+    }
+
+    /// The breed of the last call, for what no call has asked for.
+    async fn last_breed(&self) -> Result<Arc<Breed>, SandboxError> {
+        let first = self.breed().await?;
+        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Arc::clone(changed.as_ref().unwrap_or(first)))
     }
 
     /// Isolation never weakens silently: what is asked for and not to be had is an error.
@@ -794,9 +843,10 @@ impl Setup {
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
         state.start()?;
         state.story.step(Step::Start, None, Some(lease.reused()));
-        let starting = self.worker(request, &prepared.packages, &lease);
+        let breed = self.breed_of(request).await?;
+        let starting = self.worker(request, Arc::clone(&breed), &prepared.packages, &lease);
         let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
-        let mut job = self.job(request, &prepared, args_json, &lease, &run);
+        let mut job = self.job(request, &breed, &prepared, args_json, &lease, &run);
         job.collect = collect.as_ref().map(Collect::roots);
         let code_key = self.code_key(&prepared, worker.rung).await?;
         if let Some(key) = &code_key {
@@ -827,7 +877,8 @@ impl Setup {
             Use::Plain => Ok(None),
             Use::With(cache) => Ok(Some(cache)),
             Use::Make => {
-                let spec = self.spec(&BTreeMap::new(), COMPILE_TOOL_ID.into(), sandbox).await?;
+                let breed = self.last_breed().await?;
+                let spec = self.spec(breed, &BTreeMap::new(), COMPILE_TOOL_ID.into(), sandbox);
                 let forced = if rung == Rung::Zygote { Rung::Zygote } else { Rung::Spawn };
                 let spec = WorkerSpec { forced: Some(forced), ..spec };
                 let job = Job {
@@ -928,7 +979,8 @@ impl Setup {
         let wanted = self.account.wanted(self.host, dependencies).await?;
         let sandbox = self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await?;
         if !dependencies.is_empty() {
-            let spec = self.spec(dependencies, WARM_TOOL_ID.into(), &sandbox).await?;
+            let breed = self.last_breed().await?;
+            let spec = self.spec(breed, dependencies, WARM_TOOL_ID.into(), &sandbox);
             self.host.compile(&spec, &sandbox.tree).await;
         }
         Ok(())
@@ -951,14 +1003,15 @@ impl Setup {
     }
 
     /// For workers of a sandbox; with all of its packages.
-    async fn spec(
+    fn spec(
         &self,
+        breed: Arc<Breed>,
         dependencies: &BTreeMap<String, String>,
         tool_id: Arc<str>,
         sandbox: &Sandbox,
-    ) -> Result<WorkerSpec, SandboxError> {
-        Ok(WorkerSpec {
-            breed: Arc::clone(self.breed().await?),
+    ) -> WorkerSpec {
+        WorkerSpec {
+            breed,
             scripts: self.host.scripts(&sandbox.store, &self.settings.node_path),
             tree: Arc::clone(sandbox.tree.dir()),
             packages: dependencies.keys().cloned().collect(),
@@ -966,16 +1019,17 @@ impl Setup {
             tenant: self.settings.tenant_key.as_deref().map(Arc::from),
             tool_id,
             forced: self.settings.start,
-        })
+        }
     }
 
     async fn worker(
         &self,
         request: &Request,
+        breed: Arc<Breed>,
         packages: &[String],
         sandbox: &Sandbox,
     ) -> Result<(Worker, RunFolder), SandboxError> {
-        let mut spec = self.spec(&request.dependencies, Arc::clone(&request.tool_id), sandbox).await?;
+        let mut spec = self.spec(breed, &request.dependencies, Arc::clone(&request.tool_id), sandbox);
         if spec.has_dependencies {
             self.host.compile_soon(&spec, &sandbox.tree);
         }
@@ -1000,14 +1054,14 @@ impl Setup {
     fn job(
         &self,
         request: &Request,
+        breed: &Breed,
         prepared: &Prepared,
         args_json: Option<String>,
         sandbox: &Sandbox,
         run: &RunFolder,
     ) -> Job {
         let (cwd, tmpdir) = (run.cwd(), run.tmpdir());
-        let breed = self.breed.get();
-        let mut env = breed.map_or_else(|| self.call_env(&sandbox.store), |breed| breed.load_env.clone());
+        let mut env = breed.load_env.clone();
         let tmp = tmpdir.to_string_lossy().into_owned();
         for name in ["TMPDIR", "TMP", "TEMP"] {
             env.insert(name.to_owned(), tmp.clone());

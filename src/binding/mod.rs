@@ -230,6 +230,12 @@ impl BindingExecutor {
         Ok(promise)
     }
 
+    /// What the option `env` names: JSON of `"inherit"` or of a list of names and prefixes.
+    #[napi(catch_unwind)]
+    pub fn listed_env(&self) -> String {
+        self.inner.listed_env().to_string()
+    }
+
     /// Permits and queue lengths of the whole process.
     #[napi(catch_unwind)]
     pub fn stats(&self) -> Vec<QueueStats> {

@@ -330,7 +330,7 @@ export interface CallOptions {
    * Variables of this call, over those of the executor. For secrets: they travel on the call's own channel, reach no other call, no zygote
    * and no command line, and values of eight characters and more are replaced by `[redacted]` in the error, its tails and the log. That is a
    * help, no promise: a function can print a secret in another form. `TMPDIR`, `TMP` and `TEMP` are the call's own. At most 256 KiB in
-   * all. Not for providers.
+   * all. A provider's function gets them with its job, in a file that is removed before it begins.
    */
   env?: Record<string, string>;
   /**

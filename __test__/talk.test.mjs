@@ -228,7 +228,6 @@ describe('what is wrong with the options of a call', LIMIT, () => {
 
   test('a provider that cannot give it refuses it by name, before anything is spent', async () => {
     for (const options of [
-      { env: { A: '1' } },
       { functions: { a: () => 1 } },
       { onProgress() {} },
       { onYield() {} },

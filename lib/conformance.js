@@ -234,7 +234,7 @@ class Registered {
     registerProvider(this.name, { create });
   }
 
-  call(executeCode, args = {}, timeout = STEP_LIMIT_MS, options = undefined) {
+  call(executeCode, args = {}, timeout = STEP_LIMIT_MS, options = {}) {
     const sandboxConfig = { ...this.#config, provider: this.name, runtime: 'node22', timeout };
     const config = { description: '', inputSchema: {}, dependencies: {}, executeCode, sandboxConfig };
     return this.#factory.executeFunctionTool('conformance', args, config, options);
@@ -275,6 +275,45 @@ const FUNCTIONS = {
     const collect = { match: '**', onFile() {} };
     const refused = { code: 'INVALID_CONFIG', message: new RegExp(`collect cannot be had.*"${registered.name}"`) };
     await assert.rejects(registered.call(code, {}, STEP_LIMIT_MS, { collect }), refused);
+  },
+  'variables of a call reach its function, and no other one of the sandbox': async (registered) => {
+    const secret = `secret ${process.pid} "é" $HOME`;
+    const env = { NSE_CONFORMANCE_CALL: secret };
+    const found = '() => process.env.NSE_CONFORMANCE_CALL ?? null';
+    assert.equal(await registered.call(found, {}, STEP_LIMIT_MS, { env }), secret);
+    assert.equal(await registered.call(found), null);
+    const left = `() => {
+      const fs = require('fs'), path = require('path');
+      const has = (folder, levels) => fs.readdirSync(folder, { withFileTypes: true }).some((entry) => {
+        const file = path.join(folder, entry.name);
+        try {
+          return entry.isDirectory() ? levels > 0 && has(file, levels - 1) : fs.readFileSync(file, 'utf8').includes(['secret', '${process.pid}'].join(' '));
+        } catch { return false; }
+      });
+      return has(path.join(process.cwd(), '..'), 3);
+    }`;
+    assert.equal(await registered.call(left), false, 'a file of the sandbox has the variable of another call');
+    const told = await registered
+      .call('() => { throw new Error(process.env.NSE_CONFORMANCE_CALL) }', {}, STEP_LIMIT_MS, { env })
+      .catch((error) => error);
+    assert.equal(told.code, 'TOOL_ERROR');
+    assert.ok(!`${told.message}${told.stack}${told.stdout}${told.stderr}`.includes(secret), told.message);
+    assert.equal(registered.created, 1);
+  },
+  'what a provider cannot give is refused by name, before there is a sandbox': async (registered) => {
+    for (const options of [
+      { functions: { one: () => 1 } },
+      { functionLimits: { calls: 1 } },
+      { onProgress() {} },
+      { onYield() {} },
+      { limits: { memoryMb: 64 } },
+    ]) {
+      const [option] = Object.keys(options);
+      const error = await registered.call('() => 1', {}, STEP_LIMIT_MS, options).catch((one) => one);
+      assert.equal(error.code, 'INVALID_CONFIG', option);
+      assert.ok(error.message.includes(option) && error.message.includes(registered.name), error.message);
+    }
+    assert.equal(registered.created, 0);
   },
   'a function that does not end is ended, and its sandbox replaced': async (registered) => {
     await registered.call('() => 1');

@@ -334,12 +334,13 @@ function isPlain(object) {
  * The request of one call that a provider runs; `sandbox` is what `providerFields` made.
  * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
  */
-function providerRequestJson(provider, config, sandbox) {
+function providerRequestJson(provider, config, sandbox, env) {
   const request = {
     __proto__: null,
     provider,
     sandboxConfig: sandbox,
     ...toolJob(config, sandbox),
+    env,
   };
   return written(request, sandbox);
 }

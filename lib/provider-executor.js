@@ -6,6 +6,7 @@
 const { randomBytes } = require('node:crypto');
 const { StringDecoder } = require('node:string_decoder');
 const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
+const { envOf } = require('./call-env.js');
 const { SandboxError, fromOutcome, invalidConfig, reasonOf } = require('./errors.js');
 const { filesOf } = require('./files.js');
 const { Handover } = require('./handover.js');
@@ -94,8 +95,9 @@ class ProviderExecutor {
     refuseNativeOnly(this.#name, call);
     const { signal, isAborted, onLogs, onUsage } = companions(call);
     const toolText = toolIdText(toolId);
-    const request = providerRequestJson(this.#name, config, sandboxConfig);
     const argsText = argsJson(args);
+    const env = envOf(call);
+    const request = providerRequestJson(this.#name, config, sandboxConfig, env);
     const files = filesOf(call);
     try {
       if (isAborted) throw aborted(signal);
@@ -109,7 +111,7 @@ class ProviderExecutor {
     const leave = signal ? whenAborted(signal, () => stop.abort(signal)) : undefined;
     const record = new CallRecord(observer);
     const handover = new Handover();
-    const entry = { toolId: toolText, stop, started: false, settled: undefined, record };
+    const entry = { toolId: toolText, env, stop, started: false, settled: undefined, record };
     entry.onLogs = (stream, text) => text && quietly(() => onLogs?.({ stream, text }));
     entry.files = files;
     entry.contents = [];
@@ -217,7 +219,7 @@ class ProviderExecutor {
       const id = randomBytes(8).toString('hex');
       const nonce = randomBytes(16).toString('hex');
       try {
-        const files = [...givenFiles(id, entry.contents), ...jobFiles(id, nonce, details, argsText)];
+        const files = [...givenFiles(id, entry.contents), ...jobFiles(id, nonce, details, argsText, entry.env)];
         await bounded(sendLimitMs(entry.contents), entry.stop.signal, (signal) =>
           lease.sandbox.writeFiles(files, { signal })
         );
@@ -225,8 +227,9 @@ class ProviderExecutor {
         return { lease, id, nonce };
       } catch (error) {
         const isGone = quietly(() => lease.sandbox.alive()) !== true;
-        // A call that was given up says nothing about the sandbox; its file may still arrive, and nothing runs it.
-        lease.release(!entry.stop.signal.aborted);
+        // A call that was given up says nothing about the sandbox; its file may still arrive, and nothing runs it. Nobody is to read it
+        // where there are secrets in it.
+        lease.release(!entry.stop.signal.aborted || entry.env !== undefined);
         if (entry.stop.signal.aborted || !isGone || attempts > 1) throw this.#sendFailed(entry, error);
         const why = { sandbox: idOf(lease.sandbox), error: reasonOf(error) };
         this.#log('debug', why, 'Sandbox is gone, taking another');
@@ -521,12 +524,18 @@ function withResolvers() {
 }
 
 /** The files of one run. */
-function jobFiles(id, nonce, { job, code, env, envNames, lingerMs }, argsText) {
+function jobFiles(id, nonce, { job, code, env, envNames, lingerMs }, argsText, callEnv) {
   const folder = `${FOLDER}/runs/${id}`;
   const files = [
     {
       path: `${folder}/job.json`,
-      content: JSON.stringify({ nonce, lingerMs, job: { ...job, env }, code, args: argsText ?? 'null' }),
+      content: JSON.stringify({
+        nonce,
+        lingerMs,
+        job: { ...job, env: { ...env, ...callEnv } },
+        code,
+        args: argsText ?? 'null',
+      }),
     },
   ];
   // The original's placeholders, for tools that load such a file.
@@ -645,7 +654,7 @@ function failure(code, phase, what, error) {
 }
 
 /** Options of a call that need this machine's own channel to the function. */
-const NATIVE_ONLY = ['env', 'functions', 'functionLimits', 'collect', 'onProgress', 'onYield', 'limits'];
+const NATIVE_ONLY = ['functions', 'functionLimits', 'collect', 'onProgress', 'onYield', 'limits'];
 
 /** Refuses a call that asks for what a provider cannot give, before anything is spent on it. */
 function refuseNativeOnly(provider, call) {

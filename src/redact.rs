@@ -9,7 +9,7 @@ const MIN_SECRET_BYTES: usize = 8;
 const REDACTED: &str = "[redacted]";
 
 /// The values of one call.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Redactor {
     /// Longest first: one may be a part of another.
     secrets: Vec<String>,

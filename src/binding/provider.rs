@@ -258,6 +258,7 @@ impl BindingRun {
     pub fn new(nonce: String, plan: &BindingPlan) -> Self {
         let details = &plan.inner.details;
         let run = Run::new(&nonce, details.max_output_bytes, details.memory_mb);
+        let run = run.redacting(plan.inner.redactor.clone());
         Self { inner: run.declaring(details.dependencies.keys().cloned()) }
     }
 

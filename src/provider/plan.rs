@@ -17,6 +17,7 @@ use crate::{
     error::{Code, Phase, SandboxError},
     install::{InstallScripts, policy},
     pool::{Policy, PoolKey, key::hex},
+    redact::Redactor,
     source::{self, Kind, Prepared, Runtime},
     worker::protocol,
 };
@@ -42,6 +43,9 @@ struct Request {
     dependencies: BTreeMap<String, String>,
     timeout_ms: Option<f64>,
     runtime: Option<String>,
+    /// Variables of this call. They get into its sandbox with its job, and tell nothing apart.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
 }
 
 /// Settings, read once.
@@ -57,6 +61,8 @@ pub struct Plan {
     pub key: PoolKey,
     /// For the desk.
     pub wish: Wish,
+    /// Takes the call's secrets out of its errors.
+    pub redactor: Redactor,
     /// For JavaScript.
     pub details: Details,
 }
@@ -171,6 +177,7 @@ impl Rules {
         // It may be created in nearly all of its time, and installed in nearly all of its own.
         let preparation = 2 * settings.install_timeout;
         let scope = scope(settings, &request);
+        let redactor = Redactor::new(request.env.values());
         let key = PoolKey::new(&request.dependencies, scope.as_str());
         let env_names = source::env_names(&prepared);
         let given = |name: &String| Some((name.clone(), settings.provider_env.get(name)?.clone()));
@@ -202,7 +209,7 @@ impl Rules {
             },
         };
         let policy = Policy { ttl: settings.pool_ttl, max_use_count: settings.max_use_count };
-        Plan { key, wish: Wish { policy, lifetime }, details }
+        Plan { key, wish: Wish { policy, lifetime }, redactor, details }
     }
 }
 
@@ -309,6 +316,14 @@ mod tests {
 
     fn refusal(options: &Value, over: &Value) -> Code {
         rules(options).plan(&request(&json!({}), over)).unwrap_err().code
+    }
+
+    #[test]
+    fn variables_of_a_call_share_a_sandbox_and_stay_out_of_errors() {
+        let with = plan(&json!({}), &json!({ "env": { "KEY": "hunter2-hunter2" } }));
+        assert_eq!(with.key, plan(&json!({}), &json!({})).key);
+        assert!(!serde_json::to_string(&with.details).unwrap().contains("hunter2"));
+        assert_eq!(with.redactor.text("a hunter2-hunter2".to_owned()), "a [redacted]");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use serde::Deserialize;
 use crate::{
     error::{Code, Phase, SandboxError},
     process::ExitStatus,
+    redact::Redactor,
     worker::{
         outcome::{self, Notes, Outcome},
         output::{Tail, Utf8Stream},
@@ -101,6 +102,7 @@ pub struct Run {
     max_output_bytes: u64,
     memory_mb: u32,
     declared: BTreeSet<String>,
+    redactor: Redactor,
     chars: [Utf8Stream; 2],
     tails: [Tail; 2],
 }
@@ -124,6 +126,7 @@ impl Run {
             max_output_bytes,
             memory_mb,
             declared: BTreeSet::new(),
+            redactor: Redactor::default(),
             chars: Default::default(),
             tails: Default::default(),
         }
@@ -133,6 +136,12 @@ impl Run {
     #[must_use]
     pub fn declaring(self, names: impl IntoIterator<Item = String>) -> Self {
         Self { declared: names.into_iter().collect(), ..self }
+    }
+
+    /// With the secrets of the call: errors have none of them.
+    #[must_use]
+    pub fn redacting(self, redactor: Redactor) -> Self {
+        Self { redactor, ..self }
     }
 
     /// Takes a chunk of a stream, cut anywhere.
@@ -235,11 +244,11 @@ impl Run {
     }
 
     fn with_tails(&self, error: SandboxError) -> SandboxError {
-        SandboxError {
+        self.redactor.error(SandboxError {
             stdout: Some(self.tail(Stream::Stdout)),
             stderr: Some(self.tail(Stream::Stderr)),
             ..error
-        }
+        })
     }
 
     fn settle(&mut self, outcome: Outcome) -> Option<Outcome> {

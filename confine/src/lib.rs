@@ -18,18 +18,22 @@ mod mark;
 mod mounts;
 #[cfg(target_os = "linux")]
 mod pids;
+#[cfg(target_os = "linux")]
+mod places;
 mod plan;
 #[cfg(target_os = "linux")]
 mod scratch;
 
 #[cfg(target_os = "linux")]
-pub use apply::{Failed, apply, enter_group, set_limit};
+pub use apply::{Failed, apply, apply_at, enter_group, remember_bounding, set_limit};
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
 #[cfg(target_os = "linux")]
 pub use cradle::{Cradle, FIRST_CHILD, dismiss};
 pub use mark::{CALL_NUMBERS_END, Mark};
 #[cfg(target_os = "linux")]
 pub use pids::nest;
+#[cfg(target_os = "linux")]
+pub use places::Places;
 pub use plan::{
     CacheLink, Contents, Domain, Instruction, MAX_SLOTS, Plan, Rule, SCRATCH_WORD, Scratch, Step,
 };

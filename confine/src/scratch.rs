@@ -52,12 +52,11 @@ pub(crate) unsafe fn bring_scratch(root: &CStr, scratch: &Scratch, owner: Option
     // SAFETY: system calls on C strings of the plan and of this file, and on buffers of this function's that end by a zero.
     unsafe {
         let mask = libc::umask(0o022);
-        place.make_parents()?;
         let done = match &scratch.contents {
-            Contents::Later => make_folder(&place),
+            Contents::Later => make_folder(&mut place),
             Contents::Slots(count) => bring_slots(&mut place, scratch, *count),
             Contents::RunFolder { name, packages, is_shown } => {
-                let top = mount(&place, OWN, scratch.bytes, scratch.files)?;
+                let top = mount(&mut place, OWN, scratch.bytes, scratch.files)?;
                 check(libc::mkdirat(top, name.as_ptr(), 0o711))?;
                 let folder = libc::openat(top, name.as_ptr(), PASSED_THROUGH);
                 check(folder)?;
@@ -100,20 +99,33 @@ unsafe fn bring_slots(place: &mut Place, scratch: &Scratch, count: u32) -> Resul
     Ok(())
 }
 
-unsafe fn make_folder(place: &Place) -> Result<(), c_int> {
+/// Makes a folder, and those above it.
+unsafe fn make_folder(place: &mut Place) -> Result<(), c_int> {
     // SAFETY: the place ends by a zero.
-    unsafe { check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there) }
+    unsafe {
+        place.make_parents()?;
+        check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there)
+    }
 }
 
-/// Mounts a file system in memory at a place, which is made; gives its top.
-unsafe fn mount(place: &Place, mode: &[u8], bytes: u64, files: u64) -> Result<c_int, c_int> {
+/// Mounts a file system in memory at a place, which is made if it is missing; gives its top.
+unsafe fn mount(place: &mut Place, mode: &[u8], bytes: u64, files: u64) -> Result<c_int, c_int> {
     let mut options = [0_u8; OPTIONS_BYTES];
     write_options(&mut options, mode, bytes, files);
     let kind = c"tmpfs".as_ptr();
     // SAFETY: C strings of this file, and buffers that end by a zero.
     unsafe {
-        make_folder(place)?;
-        check(libc::mount(kind, place.pointer(), kind, MOUNT_FLAGS, options.as_ptr().cast()))?;
+        let mount = |place: &Place| {
+            check(libc::mount(kind, place.pointer(), kind, MOUNT_FLAGS, options.as_ptr().cast()))
+        };
+        // In most roots the folder is there: trying costs one system call instead of one for each part of the path.
+        if let Err(error) = mount(place) {
+            if error != libc::ENOENT {
+                return Err(error);
+            }
+            make_folder(place)?;
+            mount(place)?;
+        }
         check_long(libc::open(place.pointer(), PASSED_THROUGH).into())
     }
 }

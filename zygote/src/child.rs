@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use native_sandbox_confine::{self as confine, FIRST_CHILD, Failed, Plan};
+use native_sandbox_confine::{self as confine, FIRST_CHILD, Failed, Places, Plan};
 
 use crate::sys;
 
@@ -34,7 +34,7 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Looks around. The zygote opens nothing lasting afterwards but what it `owns` already.
+    /// Looks around. The zygote opens nothing lasting afterwards but what it [adds](Self::add), and [`Places`], which children close.
     pub(crate) fn new(zygote: i32) -> io::Result<Self> {
         let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into();
         let mut inherited = Vec::new();
@@ -52,8 +52,9 @@ impl Surroundings {
 
     /// Cuts the child loose from its zygote. `fds`: channel, or control socket, then stdout and stderr if it has any.
     /// `plan` is what it gives up: before any JavaScript of its own, and while it has one thread.
+    /// `places` is what the zygote has looked up for it, of which it keeps nothing.
     /// Only in the child, right after the fork. An error is an errno; the child must then end.
-    pub(crate) fn enter(&self, fds: &[OwnedFd], plan: Option<&Plan>) -> Result<(), c_int> {
+    pub(crate) fn enter(&self, fds: &[OwnedFd], plan: Option<&Plan>, places: &Places) -> Result<(), c_int> {
         let nested = plan.filter(|plan| plan.is_nested());
         if let Some(plan) = nested {
             // SAFETY: plain system calls on numbers.
@@ -84,9 +85,10 @@ impl Surroundings {
         self.place_descriptors(fds)?;
         if let Some(plan) = plan {
             // SAFETY: after a fork there is one thread.
-            unsafe { confine::apply(plan) }.map_err(|failed| told(&failed))?;
+            unsafe { confine::apply_at(plan, places) }.map_err(|failed| told(&failed))?;
             HAS_OWN_USER.store(plan.identity.is_some(), Relaxed);
         }
+        places.close_in_child();
         // Last, because another user's process loses it. A parent outside of the PID namespace is 0 here.
         die_with(if nested.is_some() || born_nested { 0 } else { self.zygote })
     }

@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use native_sandbox_confine::{Cradle, Plan, dismiss};
+use native_sandbox_confine::{Cradle, Places, Plan, dismiss, remember_bounding};
 
 use crate::{
     child::{self, Surroundings},
@@ -212,7 +212,9 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
         limits: Limits::default(),
         cradle: None,
         chase: Chase::default(),
+        places: Places::default(),
     };
+    remember_bounding();
     zygote.control.send(&Report::Ready { pid: own, payload: ready });
     // A child shares the buffers of C's streams with its zygote and would write what is in them once more.
     flush_streams();
@@ -233,7 +235,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     if !limited {
         sys::end(CANNOT_START_STATUS);
     }
-    match zygote.surroundings.enter(&fds, plan.as_ref()) {
+    match zygote.surroundings.enter(&fds, plan.as_ref(), &zygote.places) {
         Ok(()) if restart() => {
             drop(fds);
             // Its descriptors are the child's own by now, and must stay open: see `place_descriptors`.
@@ -302,6 +304,8 @@ struct Zygote {
     /// Where workers are born that have a PID namespace of their own; once there was one.
     cradle: Option<Cradle>,
     chase: Chase,
+    /// What the rules of its workers name, opened once.
+    places: Places,
 }
 
 /// The hunt for what forks faster than it is found.
@@ -407,6 +411,9 @@ impl Zygote {
             return None;
         }
         let is_zygote = matches!(child.role, Role::Zygote { .. });
+        if let Some(plan) = child.plan.as_ref().filter(|_| !is_zygote) {
+            self.places.look_up(plan);
+        }
         let report = match sys::fork() {
             Ok(Forked::Child) => return Some(child),
             Ok(Forked::Parent(pid)) if is_zygote => self.table.forked_zygote(id, pid, sys::now_ms()),

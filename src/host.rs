@@ -64,6 +64,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Folders for control groups that one process uses.
 const CGROUP_DIRS_LIMIT: usize = 16;
 
+/// How long a cleanup waits for that, where nothing runs.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
 /// Between two looks whether it is.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 
@@ -317,6 +320,9 @@ pub fn close() {
 /// It takes calls again.
 pub fn open() {
     CLOSED.store(false, Ordering::SeqCst);
+    if let Some(host) = existing() {
+        host.ladder.close(false);
+    }
 }
 
 /// Whether it takes none.
@@ -824,13 +830,18 @@ impl Host {
         self.ladder.drain();
         let stores = self.open_stores();
         let flushed = self.runtime.spawn_blocking(move || stores.iter().for_each(|open| open.store.flush()));
-        self.starter.shutdown().await;
+        // What was ready ends by and by, and holds the launcher until it is reaped. What runs for others holds it, too.
+        let end = Instant::now() + END_LIMIT;
+        while !self.starter.shutdown().await && self.queue.totals().running == 0 && Instant::now() < end {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
         let _ = flushed.await;
         self.rest_groups().await;
     }
 
     /// As [`Self::drain`], and waits until the launcher, and so everything that it started, is gone.
     pub async fn drain_all(&self) {
+        self.ladder.close(is_closed());
         self.drain().await;
         let end = Instant::now() + DRAIN_LIMIT;
         while !self.starter.shutdown().await && Instant::now() < end {

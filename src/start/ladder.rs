@@ -106,7 +106,7 @@ impl RungLadder {
                     return Ok(worker);
                 }
                 // It will be there for later calls; a stock of booted ones would not be needed any more by then.
-                Err(NoZygote::NotYet) => return self.spawn(spec).await,
+                Err(NoZygote::NotYet) => return self.spawn_meanwhile(spec).await,
                 // Many tenants at once. A worker that is booted has addresses of its own, and a stock of such serves them all.
                 Err(NoZygote::Crowded) => {}
                 Err(NoZygote::Refused(reason)) => self.refuse(Rung::Zygote, spec, reason),
@@ -126,6 +126,21 @@ impl RungLadder {
 
     async fn spawn(&self, spec: &WorkerSpec) -> Result<Worker, StartError> {
         spawn::boot(&*self.spawner, &spec.breed, &spec.scripts, spec.readable_tree(), Rung::Spawn).await
+    }
+
+    /// A booted worker, counted among those that go without the zygote that boots.
+    #[cfg(target_os = "linux")]
+    async fn spawn_meanwhile(&self, spec: &WorkerSpec) -> Result<Worker, StartError> {
+        // While it is started, too.
+        let counted = self.zygotes.alone();
+        let worker = self.spawn(spec).await;
+        drop(counted);
+        worker.map(|worker| self.zygotes.count_alone(worker))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn spawn_meanwhile(&self, spec: &WorkerSpec) -> Result<Worker, StartError> {
+        self.spawn(spec).await
     }
 
     #[cfg(target_os = "linux")]
@@ -249,6 +264,13 @@ impl Ladder for RungLadder {
         self.standby.drain();
         #[cfg(target_os = "linux")]
         self.zygotes.drain();
+    }
+
+    fn close(&self, closed: bool) {
+        #[cfg(target_os = "linux")]
+        self.zygotes.close(closed);
+        #[cfg(not(target_os = "linux"))]
+        let _ = closed;
     }
 }
 

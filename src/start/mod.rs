@@ -8,6 +8,8 @@ mod sizing;
 mod spawn;
 mod standby;
 mod stock;
+#[cfg(any(target_os = "linux", test))]
+mod succession;
 #[cfg(target_os = "linux")]
 mod zygotes;
 
@@ -254,6 +256,8 @@ pub trait Ladder: Send + Sync {
     fn in_use(&self, breed: Option<&Arc<Breed>>) -> (Rung, Vec<(Rung, String)>);
     /// What is kept ready.
     fn readiness(&self) -> Readiness;
-    /// Ends everything that is kept ready.
+    /// Ends everything that is kept ready, and what boots.
     fn drain(&self);
+    /// From now on no zygote boots; or again, where not `closed`.
+    fn close(&self, closed: bool);
 }

@@ -81,10 +81,11 @@ impl Stock {
         told.await.unwrap_or_else(|_| Err(StartError::ended())).map(|worker| self.in_use(worker))
     }
 
-    /// Makes the first before anybody asks.
-    pub(super) fn prime(&self) {
+    /// Makes the first ones before anybody asks: so many, but at least one.
+    #[cfg(any(target_os = "linux", test))]
+    pub(super) fn prime(&self, ready: usize) {
         let mut inner = self.lock();
-        inner.sizing.taken(0, Instant::now());
+        inner.sizing.taken(ready.saturating_sub(1), Instant::now());
         self.fill(&mut inner);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! There is one *base* zygote per [`Breed`] and tenant, as its children share their addresses; it has loaded what many tools need. For a tree whose tools name packages, a
 //! *dependent* zygote is forked from it, which loads these packages and serves that tree only. Zygotes boot in the
-//! background; who comes meanwhile is told so, or waits if he wants to.
+//! background. A call that has none yet waits, or is told so, by what each costs; one that is to be replaced serves until
+//! its successor is up ([`succession`](super::succession)).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -10,14 +11,14 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::AbortHandle};
 
 use super::{
     Breed, NotPreloaded, Rung, ScriptSource, StartError, Worker, WorkerSpec, ZygoteCounts, ZygoteMemory,
@@ -27,6 +28,7 @@ use super::{
     sizing::{self, Cut, Held},
     spawn,
     stock::{Forge, Stock},
+    succession::{self, Condition, Costs, Found as Look},
 };
 use crate::{
     isolation::Zygote,
@@ -64,11 +66,11 @@ const RETRY_AFTER_END: Duration = Duration::from_secs(30);
 /// The most zygotes of trees; beyond it the least recently used ends. One takes some 5 to 20 MiB.
 const MAX_DEPENDENTS: usize = 16;
 
-/// The most base zygotes that differ by their tenant only; beyond it the least recently used ends, or the newest tenant does without.
-const MAX_TENANTS: usize = 16;
+/// The most base zygotes, of all tenants and kinds of worker; beyond it the least recently used ends, or the newest does without.
+const MAX_BASES: usize = 16;
 
-/// A tenant's zygotes end for another tenant's if no call came to them for this long. With more tenants at a time than there is room
-/// for, the others' calls are booted, instead of each call booting a zygote.
+/// A base zygote ends for another one if no call came to it for this long. With more tenants or sets of options at a time than there
+/// is room for, the others' calls are booted, instead of each call booting a zygote.
 const IDLE_BEFORE_OTHERS: Duration = Duration::from_secs(10);
 
 /// How long a tree has no zygote after its last one ended for want of memory.
@@ -92,11 +94,21 @@ const LOAD_LIMIT_MS: u32 = 5_000;
 /// What a zygote calls a library that it has inherited as descriptor 4; `zygote.cjs` closes that once it is loaded.
 const LIBRARY_IN_MEMORY: &str = "/proc/self/fd/4";
 
+/// What costs what, until it was measured, milliseconds.
+const BASE_BOOT_MS: u64 = 150;
+const TREE_BOOT_MS: u64 = 200;
+
+/// How many times a worker's boot fits into that of a base zygote: both are mostly Node's.
+const WORKER_BOOTS_PER_BASE: u32 = 3;
+
+/// Forking a worker takes about this long.
+const FORK: Duration = Duration::from_millis(2);
+
 /// Why there is no forked worker.
 pub(super) enum NoZygote {
     /// One boots.
     NotYet,
-    /// The zygotes of other tenants, which are in use, take all the room.
+    /// Other zygotes, which are in use, take all the room.
     Crowded,
     /// There will be none for now.
     Refused(String),
@@ -153,6 +165,16 @@ pub(super) struct Zygotes {
     reviewed: Mutex<Option<Instant>>,
     /// Whether the log has been told that memory is short.
     told: AtomicBool,
+    /// The process is to end: nothing boots.
+    closed: AtomicBool,
+    /// Numbers boots.
+    tickets: AtomicU64,
+    /// How long the last boot of a base took, and of a tree's zygote, milliseconds.
+    base_boot_ms: AtomicU64,
+    tree_boot_ms: AtomicU64,
+    /// One reference more for each call that boots its own worker, or loads its packages itself.
+    alone: Arc<()>,
+    cores: usize,
     own: Weak<Self>,
 }
 
@@ -186,16 +208,74 @@ struct Dependent {
     last_used: Instant,
 }
 
-#[derive(Default)]
-enum Slot {
-    #[default]
-    Empty,
-    Booting(watch::Receiver<()>),
-    Up(Arc<Nest>),
-    Down {
-        reason: String,
-        until: Instant,
-    },
+type Slot = succession::Slot<Arc<Nest>, Boot>;
+
+/// The boot of a zygote. Dropped before it is over, it is broken off.
+struct Boot {
+    underway: Underway,
+    task: AbortHandle,
+}
+
+impl Drop for Boot {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What those see of a boot who may wait for it.
+#[derive(Clone)]
+struct Underway {
+    /// Closed when it is over.
+    over: watch::Receiver<()>,
+    began: Instant,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// Counts one who waits.
+struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    fn of(underway: &Underway) -> Self {
+        underway.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(&underway.waiting))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Sees to it that the slot of a boot hears of its end, a panic included.
+struct Ending {
+    zygotes: Weak<Zygotes>,
+    owner: Owner,
+    tree: Option<PathBuf>,
+    ticket: u64,
+    is_told: bool,
+}
+
+impl Ending {
+    fn settle(mut self, booted: Result<Arc<Nest>, NotUp>) {
+        self.is_told = true;
+        self.tell(booted);
+    }
+
+    fn tell(&self, booted: Result<Arc<Nest>, NotUp>) {
+        if let Some(zygotes) = self.zygotes.upgrade() {
+            zygotes.set(&self.owner, self.tree.as_deref(), self.ticket, booted);
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if !self.is_told {
+            let reason = "its boot broke off".to_owned();
+            self.tell(Err(NotUp { reason, rest: RETRY_AFTER_END }));
+        }
+    }
 }
 
 /// A zygote that serves, and the workers it forked ahead.
@@ -257,7 +337,9 @@ impl NoZygote {
     pub(super) fn into_error(self) -> StartError {
         let reason = match self {
             Self::NotYet => "it is still booting".to_owned(),
-            Self::Crowded => "zygotes of other tenants take all the room (zygoteMemoryMb)".to_owned(),
+            Self::Crowded => {
+                "zygotes of other tenants or options take all the room (zygoteMemoryMb)".to_owned()
+            }
             Self::Refused(reason) => reason,
         };
         StartError { rung: Rung::Zygote, reason }
@@ -267,7 +349,9 @@ impl NoZygote {
 /// What a look at a slot gives.
 enum Found {
     Up(Arc<Nest>),
-    Booting(watch::Receiver<()>),
+    Booting(Underway),
+    /// To be waited for in any case.
+    Awaited(Underway),
     Crowded,
     Down(String),
 }
@@ -277,26 +361,22 @@ impl Line {
     fn nests(&self) -> impl Iterator<Item = &Arc<Nest>> {
         let slots =
             std::iter::once(&self.base).chain(self.dependents.values().map(|dependent| &dependent.slot));
-        slots.filter_map(|slot| match slot {
-            Slot::Up(nest) => Some(nest),
-            _ => None,
-        })
+        slots.filter_map(Slot::current)
     }
 
     /// Whether nobody has used any of it for so long.
     fn rests(&self, now: Instant, idle: Duration) -> bool {
         let used = self.last_used.map_or(Duration::MAX, |used| now.saturating_duration_since(used));
-        used >= idle
-            && !matches!(self.base, Slot::Booting(_))
-            && self.nests().all(|nest| nest.stock.running() == 0)
+        used >= idle && !self.base.is_booting() && self.nests().all(|nest| nest.stock.running() == 0)
     }
 }
 
 impl Nest {
-    fn new(makings: Makings, packages: BTreeSet<String>, zygote_bytes: u64) -> Arc<Self> {
+    /// `ready` workers are forked at once.
+    fn new(makings: Makings, packages: BTreeSet<String>, zygote_bytes: u64, ready: usize) -> Arc<Self> {
         let makings = Arc::new(makings);
         let stock = Stock::new(Arc::new(Forks(Arc::clone(&makings))));
-        stock.prime();
+        stock.prime(ready);
         let now = Instant::now();
         let client = Arc::clone(&makings.client);
         Arc::new(Self {
@@ -316,9 +396,16 @@ impl Nest {
         self.client.is_open() && self.makings.runs.is_current()
     }
 
-    fn is_worn(&self, now: Instant) -> bool {
-        is_old(self.client.forks(), now.saturating_duration_since(self.born))
-            || self.makings.resolver != Resolver::now()
+    fn condition(&self, now: Instant) -> Condition {
+        if !self.is_fit() {
+            Condition::Dead
+        } else if self.makings.resolver != Resolver::now() {
+            Condition::Stale
+        } else if is_old(self.client.forks(), now.saturating_duration_since(self.born)) {
+            Condition::Worn
+        } else {
+            Condition::Sound
+        }
     }
 
     fn touch(&self) {
@@ -372,13 +459,20 @@ impl Zygotes {
             ended: AtomicU64::new(0),
             reviewed: Mutex::default(),
             told: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            tickets: AtomicU64::new(0),
+            base_boot_ms: AtomicU64::new(BASE_BOOT_MS),
+            tree_boot_ms: AtomicU64::new(TREE_BOOT_MS),
+            alone: Arc::default(),
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             own: Weak::clone(own),
         })
     }
 
-    /// A worker of the tree's zygote, or of the base while there is none. With `wait`, zygotes that boot are waited for.
+    /// A worker of the tree's zygote, or of the base while there is none. With `wait`, zygotes that boot are waited for; without, where
+    /// that is what costs less.
     pub(super) async fn start(&self, spec: &WorkerSpec, wait: bool) -> Result<Worker, NoZygote> {
-        let base = match self.settled(wait, || self.base(spec, wait)).await {
+        let base = match self.settled(wait, self.base_costs(), || self.base(spec, wait)).await {
             Err(NoZygote::NotYet) if spec.has_dependencies => {
                 self.load_after_boot(spec.clone());
                 return Err(NoZygote::NotYet);
@@ -388,18 +482,18 @@ impl Zygotes {
         base.touch();
         self.review_if_due();
         let worker = if spec.has_dependencies {
-            match self.settled(wait, || self.dependent(spec, &base)).await {
+            match self.settled(wait, self.tree_costs(), || self.dependent(spec, &base)).await {
                 Ok(nest) => {
                     nest.touch();
                     match nest.stock.take().await {
                         // As many of its calls as it has room for are there, or it has just ended.
-                        Err(_) => base.makings.fork(spec.readable_tree()).await,
+                        Err(_) => self.fork_alone(spec, &base).await,
                         taken => taken,
                     }
                 }
                 // The base can do it too, but not ahead of need: the tree has to be known before the worker lives. It then
                 // loads the packages itself.
-                Err(_) => base.makings.fork(spec.readable_tree()).await,
+                Err(_) => self.fork_alone(spec, &base).await,
             }
         } else {
             base.stock.take().await
@@ -407,28 +501,82 @@ impl Zygotes {
         worker.map_err(|error| NoZygote::Refused(error.reason))
     }
 
+    /// A worker of the base for a tree: it loads the packages itself.
+    async fn fork_alone(&self, spec: &WorkerSpec, base: &Nest) -> Result<Worker, StartError> {
+        // While it is forked, too.
+        let counted = Arc::clone(&self.alone);
+        let forked = base.makings.fork(spec.readable_tree()).await;
+        drop(counted);
+        forked.map(|worker| self.count_alone(worker))
+    }
+
+    /// Counts a worker among those that do without what boots, until its call is settled.
+    pub(super) fn count_alone(&self, mut worker: Worker) -> Worker {
+        worker.started.process.hold(Arc::clone(&self.alone));
+        worker
+    }
+
+    /// Counts whoever holds it among those that do without what boots.
+    pub(super) fn alone(&self) -> Arc<()> {
+        Arc::clone(&self.alone)
+    }
+
+    fn base_costs(&self) -> Costs {
+        let zygote = Duration::from_millis(self.base_boot_ms.load(Ordering::Relaxed));
+        Costs { zygote, alone: zygote / WORKER_BOOTS_PER_BASE, fork: FORK }
+    }
+
+    /// Loading the packages takes a call about as long as it takes their zygote.
+    fn tree_costs(&self) -> Costs {
+        let zygote = Duration::from_millis(self.tree_boot_ms.load(Ordering::Relaxed));
+        Costs { zygote, alone: zygote, fork: FORK }
+    }
+
+    fn waits_for(&self, underway: &Underway, costs: &Costs) -> bool {
+        let ahead = underway.waiting.load(Ordering::Relaxed);
+        let alone = Arc::strong_count(&self.alone) - 1;
+        succession::waits(costs, underway.began.elapsed(), ahead, alone, self.cores)
+    }
+
     /// Has the tree's zygote made as soon as the base is there, so that the next call finds it.
     fn load_after_boot(&self, spec: WorkerSpec) {
         let zygotes = Weak::clone(&self.own);
         tokio::spawn(async move {
             let Some(zygotes) = zygotes.upgrade() else { return };
-            if let Ok(base) = zygotes.settled(true, || zygotes.base(&spec, true)).await {
+            let costs = zygotes.base_costs();
+            if let Ok(base) = zygotes.settled(true, costs, || zygotes.base(&spec, true)).await {
                 zygotes.dependent(&spec, &base);
             }
         });
     }
 
     /// What a look gives, after the boot if that is to be waited for.
-    async fn settled(&self, wait: bool, look: impl Fn() -> Found) -> Result<Arc<Nest>, NoZygote> {
+    async fn settled(
+        &self,
+        wait: bool,
+        costs: Costs,
+        look: impl Fn() -> Found,
+    ) -> Result<Arc<Nest>, NoZygote> {
+        let mut waits = wait;
         loop {
-            match look() {
+            let underway = match look() {
                 Found::Up(nest) => return Ok(nest),
                 Found::Down(reason) => return Err(NoZygote::Refused(reason)),
                 Found::Crowded => return Err(NoZygote::Crowded),
-                Found::Booting(_) if !wait => return Err(NoZygote::NotYet),
-                // Ends with an error when the boot is over.
-                Found::Booting(mut over) => while over.changed().await.is_ok() {},
-            }
+                Found::Awaited(underway) => underway,
+                Found::Booting(underway) => {
+                    // Decided once: who has begun to wait has done most of it.
+                    waits = waits || self.waits_for(&underway, &costs);
+                    if !waits {
+                        return Err(NoZygote::NotYet);
+                    }
+                    underway
+                }
+            };
+            let _counted = Waiting::of(&underway);
+            let Underway { mut over, .. } = underway;
+            // Ends with an error when the boot is over.
+            while over.changed().await.is_ok() {}
         }
     }
 
@@ -448,22 +596,70 @@ impl Zygotes {
         };
         let line = lines.entry(owner.clone()).or_default();
         line.last_used = Some(now);
-        let found = look(
+        let ready = line.base.current().map_or(1, |nest| nest.stock.wanted());
+        let (found, dead) = self.look(
             &mut line.base,
-            |nest| nest.is_worn(now),
-            |over| {
-                let (zygotes, scripts) = (Weak::clone(&self.own), spec.scripts.clone());
-                tokio::spawn(async move {
-                    let Some(zygotes) = zygotes.upgrade() else { return };
-                    let booted = zygotes.boot_base(&owner.breed, &scripts).await;
-                    zygotes.set(&owner, None, booted);
-                    drop(over);
-                });
+            now,
+            |nest| nest.condition(now),
+            owner.clone(),
+            None,
+            || {
+                let (zygotes, scripts, breed) = (Weak::clone(&self.own), spec.scripts.clone(), owner.breed);
+                async move {
+                    let zygotes =
+                        zygotes.upgrade().ok_or_else(|| NotUp::for_long("its host is gone".to_owned()))?;
+                    zygotes.boot_base(&breed, &scripts, ready).await
+                }
             },
         );
         drop(lines);
-        drop(ended); // ends zygotes: outside of the lock
+        drop((ended, dead)); // ends zygotes: outside of the lock
         found
+    }
+
+    /// Looks at a slot, and boots what is missing.
+    fn look<F>(
+        &self,
+        slot: &mut Slot,
+        now: Instant,
+        condition: impl FnOnce(&Nest) -> Condition,
+        owner: Owner,
+        tree: Option<PathBuf>,
+        boot: impl FnOnce() -> F,
+    ) -> (Found, Option<Arc<Nest>>)
+    where
+        F: Future<Output = Result<Arc<Nest>, NotUp>> + Send + 'static,
+    {
+        if self.closed.load(Ordering::Relaxed) {
+            return (Found::Down("the process is shutting down".to_owned()), None);
+        }
+        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+        let (found, dead) = slot.look(
+            now,
+            ticket,
+            |nest| condition(nest),
+            |ticket| {
+                let (teller, over) = watch::channel(());
+                let ending = Ending { zygotes: Weak::clone(&self.own), owner, tree, ticket, is_told: false };
+                let booting = boot();
+                let task = tokio::spawn(async move {
+                    // Dropped after `ending`, whatever happens.
+                    let _over = teller;
+                    let ending = ending;
+                    let booted = booting.await;
+                    ending.settle(booted);
+                });
+                let underway = Underway { over, began: now, waiting: Arc::default() };
+                Boot { underway, task: task.abort_handle() }
+            },
+        );
+        let found = match found {
+            Look::Up(nest) => Found::Up(nest),
+            Look::Booting(boot) => Found::Booting(boot.underway.clone()),
+            Look::Awaited(boot) => Found::Awaited(boot.underway.clone()),
+            Look::Down(reason) => Found::Down(reason),
+        };
+        (found, dead)
     }
 
     fn dependent(&self, spec: &WorkerSpec, base: &Arc<Nest>) -> Found {
@@ -471,30 +667,35 @@ impl Zygotes {
         let mut lines = self.lines();
         let line = lines.entry(Owner::of(spec)).or_default();
         let tree = spec.tree.as_path();
-        if !line.dependents.contains_key(tree) {
-            make_room(&mut line.dependents);
-        }
+        let ended = if line.dependents.contains_key(tree) { None } else { make_room(&mut line.dependents) };
         let dependent = line.dependents.entry(tree.to_path_buf()).or_insert_with(|| Dependent {
             packages: BTreeSet::new(),
             unfit: BTreeMap::new(),
-            slot: Slot::Empty,
+            slot: Slot::default(),
             last_used: now,
         });
         dependent.last_used = now;
         dependent.packages.extend(spec.packages.iter().cloned());
         let wanted: BTreeSet<String> =
             dependent.packages.iter().filter(|name| !dependent.unfit.contains_key(*name)).cloned().collect();
-        let outdated = |nest: &Nest| nest.is_worn(now) || !wanted.is_subset(&nest.packages);
-        look(&mut dependent.slot, outdated, |over| {
+        let condition = |nest: &Nest| match nest.condition(now) {
+            Condition::Sound if !wanted.is_subset(&nest.packages) => Condition::Worn,
+            condition => condition,
+        };
+        let ready = dependent.slot.current().map_or(1, |nest| nest.stock.wanted());
+        let place = Some(spec.tree.to_path_buf());
+        let (found, dead) = self.look(&mut dependent.slot, now, condition, Owner::of(spec), place, || {
             let (zygotes, spec, base) = (Weak::clone(&self.own), spec.clone(), Arc::clone(base));
             let wanted = wanted.clone();
-            tokio::spawn(async move {
-                let Some(zygotes) = zygotes.upgrade() else { return };
-                let booted = zygotes.boot_dependent(&spec, &base, wanted).await;
-                zygotes.set(&Owner::of(&spec), Some(spec.tree.as_path()), booted);
-                drop(over);
-            });
-        })
+            async move {
+                let zygotes =
+                    zygotes.upgrade().ok_or_else(|| NotUp::for_long("its host is gone".to_owned()))?;
+                zygotes.boot_dependent(&spec, &base, wanted, ready).await
+            }
+        });
+        drop(lines);
+        drop((ended, dead)); // outside of the lock
+        found
     }
 
     async fn library(&self) -> Result<Library, String> {
@@ -511,7 +712,12 @@ impl Zygotes {
         }
     }
 
-    async fn boot_base(&self, breed: &Arc<Breed>, scripts: &ScriptSource) -> Result<Arc<Nest>, NotUp> {
+    async fn boot_base(
+        &self,
+        breed: &Arc<Breed>,
+        scripts: &ScriptSource,
+        ready: usize,
+    ) -> Result<Arc<Nest>, NotUp> {
         let scripts = scripts.scripts().await?;
         // Before it boots, so that a file that comes meanwhile is noticed.
         let resolver = Resolver::now();
@@ -553,7 +759,7 @@ impl Zygotes {
         let held = held_by(&client).await;
         let client = Arc::new(client);
         let makings = Makings { client, breed: Arc::clone(breed), runs, user: None, tree: None, resolver };
-        Ok(Nest::new(makings, BTreeSet::new(), held))
+        Ok(Nest::new(makings, BTreeSet::new(), held, ready))
     }
 
     /// Tries with every package, and with one fewer as long as one turns out to be unfit.
@@ -562,6 +768,7 @@ impl Zygotes {
         spec: &WorkerSpec,
         base: &Nest,
         mut packages: BTreeSet<String>,
+        ready: usize,
     ) -> Result<Arc<Nest>, NotUp> {
         let began = Instant::now();
         for _ in 0..MAX_TRIES {
@@ -606,7 +813,7 @@ impl Zygotes {
                     let tree = Some(spec.tree.to_path_buf());
                     let resolver = base.makings.resolver;
                     let makings = Makings { client, breed, runs, user, tree, resolver };
-                    return Ok(Nest::new(makings, packages, held));
+                    return Ok(Nest::new(makings, packages, held, ready));
                 }
                 Err(ZygoteError::Refused { reason, .. }) => reason,
                 // Nobody knows which of them it was.
@@ -651,13 +858,10 @@ impl Zygotes {
                 packages: vec![package.clone()],
                 reason: reason.clone(),
             });
-            let all = match &dependent.slot {
-                Slot::Down { reason, .. } => Some(NotPreloaded {
-                    packages: dependent.packages.iter().cloned().collect(),
-                    reason: reason.clone(),
-                }),
-                _ => None,
-            };
+            let all = dependent.slot.refusal().map(|reason| NotPreloaded {
+                packages: dependent.packages.iter().cloned().collect(),
+                reason: reason.to_owned(),
+            });
             unfit.chain(all)
         });
         told.take(NOT_PRELOADED_LIMIT).collect()
@@ -739,10 +943,7 @@ impl Zygotes {
 
     /// All that serve, with the tree of each that is not a base.
     fn nests(&self) -> Vec<(Owner, Option<PathBuf>, Arc<Nest>)> {
-        let up = |slot: &Slot| match slot {
-            Slot::Up(nest) => Some(Arc::clone(nest)),
-            _ => None,
-        };
+        let up = |slot: &Slot| slot.current().map(Arc::clone);
         let mut nests = Vec::new();
         for (owner, line) in &*self.lines() {
             nests.extend(up(&line.base).map(|nest| (owner.clone(), None, nest)));
@@ -770,16 +971,15 @@ impl Zygotes {
         let mut lines = self.lines();
         let dependent = lines.get_mut(owner).and_then(|line| line.dependents.get_mut(tree));
         let Some(dependent) = dependent else { return };
-        let is_same = matches!(&dependent.slot, Slot::Up(found) if Arc::ptr_eq(found, nest));
-        if !is_same || nest.stock.running() > 0 {
+        let is_same = dependent.slot.current().is_some_and(|found| Arc::ptr_eq(found, nest));
+        if !is_same || dependent.slot.is_booting() || nest.stock.running() > 0 {
             return;
         }
         let reason = format!(
             "it was not used for longest when zygotes held more than {} MiB (zygoteMemoryMb)",
             limit / (1024 * 1024)
         );
-        let down = Slot::Down { reason, until: Instant::now() + REST_AFTER };
-        let old = std::mem::replace(&mut dependent.slot, down);
+        let old = dependent.slot.end(Instant::now(), reason, REST_AFTER);
         drop(lines);
         self.ended.fetch_add(1, Ordering::Relaxed);
         drop(old); // `nest` is the last one that holds it
@@ -789,8 +989,10 @@ impl Zygotes {
     /// Nothing else ever runs in it. `None` where
     /// none of them can be loaded ahead.
     pub(super) async fn compile(&self, spec: &WorkerSpec) -> Result<Option<RunFolder>, String> {
-        let base =
-            self.settled(true, || self.base(spec, true)).await.map_err(|none| none.into_error().reason)?;
+        let base = self
+            .settled(true, self.base_costs(), || self.base(spec, true))
+            .await
+            .map_err(|none| none.into_error().reason)?;
         base.touch();
         let mut packages = spec.packages.clone();
         for _ in 0..MAX_TRIES {
@@ -830,23 +1032,32 @@ impl Zygotes {
         Ok(None)
     }
 
-    fn set(&self, owner: &Owner, tree: Option<&Path>, booted: Result<Arc<Nest>, NotUp>) {
-        let slot = match booted {
-            Ok(nest) => Slot::Up(nest),
-            Err(NotUp { reason, rest }) => Slot::Down { reason, until: Instant::now() + rest },
-        };
+    /// The end of a boot. What does not belong to a slot any more is dropped, and so ends.
+    fn set(&self, owner: &Owner, tree: Option<&Path>, ticket: u64, booted: Result<Arc<Nest>, NotUp>) {
+        let now = Instant::now();
+        let booted = booted.map_err(|NotUp { reason, rest }| (reason, rest));
         let mut lines = self.lines();
-        let Some(line) = lines.get_mut(owner) else { return };
-        let place = match tree {
+        let slot = lines.get_mut(owner).and_then(|line| match tree {
             None => Some(&mut line.base),
             Some(tree) => line.dependents.get_mut(tree).map(|dependent| &mut dependent.slot),
-        };
-        if let Some(place) = place {
-            let old = std::mem::replace(place, slot);
+        });
+        let Some(slot) = slot else {
             drop(lines);
-            drop(old); // may end a zygote: outside of the lock
-            self.review_soon();
+            return; // ends a zygote: outside of the lock
+        };
+        if let (Err((reason, _)), Some(_)) = (&booted, slot.current()) {
+            tracing::warn!(target: NATIVE, reason, "A zygote could not be replaced: the old one serves on");
         }
+        let took =
+            if slot.waits_for(ticket) && booted.is_ok() { Some(slot_boot_ms(slot, now)) } else { None };
+        let ended = slot.settle(now, ticket, booted);
+        drop(lines);
+        if let Some(Some(ms)) = took {
+            let known = if tree.is_some() { &self.tree_boot_ms } else { &self.base_boot_ms };
+            known.store(ms, Ordering::Relaxed);
+        }
+        drop(ended); // may end a zygote: outside of the lock
+        self.review_soon();
     }
 
     /// Ends what nobody has used for long.
@@ -859,11 +1070,7 @@ impl Zygotes {
                     now.saturating_duration_since(dependent.last_used) >= IDLE_AFTER
                 }),
             );
-            let idle = match &line.base {
-                Slot::Up(nest) => nest.is_idle(now),
-                Slot::Empty | Slot::Down { .. } => true,
-                Slot::Booting(_) => false,
-            };
+            let idle = !line.base.is_booting() && line.base.current().is_none_or(|nest| nest.is_idle(now));
             !(idle && line.dependents.is_empty())
         });
         drop(ended);
@@ -890,15 +1097,12 @@ impl Zygotes {
         for line in self.lines().values() {
             let dependents = line.dependents.values().map(|dependent| (true, &dependent.slot));
             for (is_dependent, slot) in std::iter::once((false, &line.base)).chain(dependents) {
-                match slot {
-                    Slot::Up(nest) => {
-                        counts.ready += nest.stock.ready();
-                        *if is_dependent { &mut counts.dependents } else { &mut counts.base } += 1;
-                    }
-                    Slot::Booting(_) => counts.booting += 1,
-                    Slot::Down { .. } => counts.refused += 1,
-                    Slot::Empty => {}
+                if let Some(nest) = slot.current() {
+                    counts.ready += nest.stock.ready();
+                    *if is_dependent { &mut counts.dependents } else { &mut counts.base } += 1;
                 }
+                counts.booting += usize::from(slot.is_booting());
+                counts.refused += usize::from(slot.refusal().is_some());
             }
         }
         counts
@@ -906,8 +1110,14 @@ impl Zygotes {
 
     #[expect(clippy::mutable_key_type, reason = "a store is compared by its folder, which does not change")]
     pub(super) fn drain(&self) {
+        // Boots under way are broken off with it.
         let lines = std::mem::take(&mut *self.lines());
         drop(lines);
+    }
+
+    /// From now on nothing boots, or, where not `closed`, again.
+    pub(super) fn close(&self, closed: bool) {
+        self.closed.store(closed, Ordering::Relaxed);
     }
 }
 
@@ -931,28 +1141,17 @@ async fn held_by(client: &Client) -> u64 {
     tokio::task::spawn_blocking(move || memory::held_bytes(pid)).await.unwrap_or(0)
 }
 
-/// Looks at a slot and boots what is missing. A nest that is `outdated` serves on while its successor boots.
-fn look(slot: &mut Slot, outdated: impl Fn(&Nest) -> bool, boot: impl FnOnce(watch::Sender<()>)) -> Found {
-    match slot {
-        Slot::Up(nest) if nest.is_fit() && !outdated(nest) => return Found::Up(Arc::clone(nest)),
-        Slot::Booting(over) => return Found::Booting(over.clone()),
-        Slot::Down { reason, until } if *until > Instant::now() => return Found::Down(reason.clone()),
-        _ => {}
-    }
-    let (sender, over) = watch::channel(());
-    boot(sender);
-    match std::mem::replace(slot, Slot::Booting(over.clone())) {
-        // Whoever holds it may go on using it.
-        Slot::Up(nest) if nest.is_fit() => Found::Up(nest),
-        _ => Found::Booting(over),
-    }
+/// How long the boot under way in a slot has taken, milliseconds.
+fn slot_boot_ms(slot: &Slot, now: Instant) -> Option<u64> {
+    let took = now.saturating_duration_since(slot.boot()?.underway.began);
+    u64::try_from(took.as_millis()).ok()
 }
 
-/// There is no room for the zygote of another tenant.
+/// There is no room for another base zygote.
 struct Full;
 
-/// Has room for the zygotes of an owner where those of other tenants take it: gives what ends for them, which is to be dropped outside
-/// of the lock. What differs by more than the tenant is not counted.
+/// Has room for the zygotes of an owner where those of others take it: gives what ends for them, which is to be dropped outside
+/// of the lock.
 #[expect(clippy::mutable_key_type, reason = "a store is compared by its folder, which does not change")]
 fn make_room_for(
     lines: &mut HashMap<Owner, Line>,
@@ -964,15 +1163,14 @@ fn make_room_for(
     if lines.contains_key(owner) {
         return Ok(None);
     }
-    let of_others = || lines.iter().filter(|(other, _)| other.breed == owner.breed);
-    let tenants = of_others().count();
     let held =
         lines.values().flat_map(Line::nests).fold(0, |sum: u64, nest| sum.saturating_add(nest.bytes()));
-    if tenants == 0 || (tenants < MAX_TENANTS && held < limit_bytes) {
+    if lines.is_empty() || (lines.len() < MAX_BASES && held < limit_bytes) {
         return Ok(None);
     }
     let idle = if insists { Duration::ZERO } else { IDLE_BEFORE_OTHERS };
-    let oldest = of_others()
+    let oldest = lines
+        .iter()
         .filter(|(_, line)| line.rests(now, idle))
         .min_by_key(|(_, line)| line.last_used)
         .map(|(other, _)| other.clone());
@@ -985,15 +1183,13 @@ fn make_room_for(
 }
 
 /// Ends the least recently used, if there are as many as there may be.
-fn make_room(dependents: &mut HashMap<PathBuf, Dependent>) {
+fn make_room(dependents: &mut HashMap<PathBuf, Dependent>) -> Option<Dependent> {
     if dependents.len() < MAX_DEPENDENTS {
-        return;
+        return None;
     }
     let oldest =
         dependents.iter().min_by_key(|(_, dependent)| dependent.last_used).map(|(tree, _)| tree.clone());
-    if let Some(oldest) = oldest {
-        dependents.remove(&oldest);
-    }
+    oldest.and_then(|oldest| dependents.remove(&oldest))
 }
 
 fn ms(since: Instant) -> u64 {

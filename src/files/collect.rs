@@ -93,8 +93,8 @@ impl Collect {
             (Some(folder), _) => Sink::Folder { folder, staging: None, open: None, paths: Vec::new() },
             (None, events) => Sink::Caller { hand: Arc::clone(hand), events, current: None },
         };
-        let receiver = Receiver { collect: self, pieces: received, wants, sink };
-        Collecting { pieces, frames: Some(frames), done: Box::pin(receiver.receive()) }
+        let taking = Receiver { collect: self, pieces: received, wants, sink };
+        Collecting { pieces, frames: Some(frames), done: Box::pin(taking.receive()) }
     }
 }
 
@@ -174,7 +174,7 @@ impl Receiver {
             };
             listed += files.len() as u64;
             if listed > MAX_LISTED {
-                return Err(over_limit(format!(
+                return Err(over_limit(&format!(
                     "the folders that collect.match leads to have more than {MAX_LISTED} files; let it name the folders that hold what is wanted"
                 )));
             }
@@ -188,7 +188,7 @@ impl Receiver {
                     return Err(self.too_large(Some(&path)));
                 }
                 if chosen.len() >= self.collect.max_files as usize {
-                    return Err(over_limit(format!(
+                    return Err(over_limit(&format!(
                         "more than {} files match collect.match, which is the limit (collect.maxFiles)",
                         self.collect.max_files
                     )));
@@ -202,7 +202,7 @@ impl Receiver {
 
     fn too_large(&self, path: Option<&str>) -> SandboxError {
         let with = path.map_or_else(String::new, |path| format!(", with {}", name::shown(path)));
-        over_limit(format!(
+        over_limit(&format!(
             "the files that match collect.match have more than {} bytes together{with}; that is the limit (collect.maxBytes)",
             self.collect.max_bytes
         ))
@@ -217,7 +217,7 @@ impl Receiver {
     }
 }
 
-fn over_limit(what: String) -> SandboxError {
+fn over_limit(what: &str) -> SandboxError {
     let message = format!("Files of the function exceeded a limit: {what}");
     SandboxError::new(Code::OutputLimit, Phase::Result, message)
 }

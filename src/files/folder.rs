@@ -235,8 +235,12 @@ mod unix {
 
         /// Innermost folders first; one in which the caller has put something meanwhile stays.
         fn remove(folder: &Folder, files: &[String], folders: &[String]) {
-            files.iter().for_each(|path| folder.remove(path, AtFlags::empty()));
-            folders.iter().rev().for_each(|path| folder.remove(path, AtFlags::REMOVEDIR));
+            for path in files {
+                folder.remove(path, AtFlags::empty());
+            }
+            for path in folders.iter().rev() {
+                folder.remove(path, AtFlags::REMOVEDIR);
+            }
         }
     }
 

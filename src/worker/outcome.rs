@@ -56,8 +56,10 @@ impl Notes {
     /// Takes note of a frame; gives the outcome if it is a settling one. Only the first outcome of a worker counts.
     pub fn take(&mut self, frame: Frame, max_output_bytes: u64) -> Option<Outcome> {
         match frame {
-            // What it says before its result is `talk`'s, its files are `files::collect`'s.
-            Frame::Ready | Frame::Said(_) | Frame::Collected(_) => {}
+            Frame::Unplaced(thrown) if !self.started => return Some(Err(unplaced(thrown))),
+            // What it says before its result is `talk`'s, its files are `files::collect`'s; that one cannot be placed is the function's
+            // own word once it may have run.
+            Frame::Ready | Frame::Said(_) | Frame::Collected(_) | Frame::Unplaced(_) => {}
             // Once the function may have run, what is said of a cache is its word.
             Frame::Uncached => self.uncached |= !self.started,
             Frame::Started => self.started = true,
@@ -73,9 +75,6 @@ impl Notes {
             }
             Frame::TooLarge { .. } => return Some(Err(output_limit(Phase::Result, max_output_bytes))),
             Frame::Invalid(thrown) => return Some(Err(invalid(thrown))),
-            // Once the function may have run, it is the function that says so.
-            Frame::Unplaced(thrown) if !self.started => return Some(Err(unplaced(thrown))),
-            Frame::Unplaced(_) => {}
         }
         None
     }

@@ -13,6 +13,9 @@ const CORPUS = readdirSync(FOLDER)
   .filter((name) => name.endsWith('.json'))
   .flatMap((file) => JSON.parse(readFileSync(join(FOLDER, file), 'utf8')).map((entry) => ({ file, ...entry })));
 
+/** Files whose cases run on one rung: they tell texts apart, which no rung does. */
+const ONE_RUNG = new Set(['constructs.json', 'shapes.json']);
+
 /** Calls at a time. */
 const CALLERS = 8;
 
@@ -69,10 +72,10 @@ function judge({ returns, fails, at, refused }, { value, error }) {
 
 for (const rung of RUNGS) {
   test(`every form of the corpus does what it says on the rung ${rung}`, async () => {
-    assert.ok(CORPUS.length >= 300, `${CORPUS.length} cases`);
+    assert.ok(CORPUS.length >= 800, `${CORPUS.length} cases`);
     const factory = new (surface().SandboxExecutorFactory)({ start: rung });
     const faults = [];
-    const left = CORPUS.values();
+    const left = CORPUS.filter(({ file }) => rung === RUNGS.at(-1) || !ONE_RUNG.has(file)).values();
     async function caller() {
       for (const entry of left) {
         const outcome = await outcomeOf(factory, entry);

@@ -3,7 +3,8 @@
 //!
 //! A case has `name`, `runtime`, `code`, and either `refused` (part of the error's text; `place` is its `line:column`), or
 //! `args` with `returns`, or with `fails` (part of what is thrown) and `at` (the user's `line:column` where). `kind` and
-//! `packages` are what `prepare` has to find.
+//! `packages` are what `prepare` has to find. `constructs.json` has what TypeScript can write, `shapes.json` what models write; the
+//! results in the former are those of TypeScript's own compiler (`__test__/source-typescript.test.mjs` compares).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers, too")]
 
@@ -36,6 +37,14 @@ struct Case {
     place: Option<String>,
     kind: Option<String>,
     packages: Option<Vec<String>>,
+    /// Of `constructs.json`: the version of TypeScript that has the construct, and how its own compiler is to read it.
+    since: Option<String>,
+    commonjs: Option<bool>,
+    legacy: Option<bool>,
+    /// What the compiler's own output gives, where that is another result or an error (`null`), and why ours is right.
+    #[serde(default, deserialize_with = "present")]
+    typescript: Option<Value>,
+    why: Option<String>,
 }
 
 /// A value that is there, though it may be `null`.
@@ -60,6 +69,7 @@ impl Case {
 fn corpus() -> Vec<Case> {
     let files = [
         include_str!("fixtures/source/bundled.json"),
+        include_str!("fixtures/source/constructs.json"),
         include_str!("fixtures/source/forms.json"),
         include_str!("fixtures/source/modules.json"),
         include_str!("fixtures/source/positions.json"),
@@ -80,7 +90,7 @@ fn assert_none(faults: &[String]) {
 #[test]
 fn the_corpus_is_classified() {
     let corpus = corpus();
-    assert!(corpus.len() >= 150, "{}", corpus.len());
+    assert!(corpus.len() >= 800, "{}", corpus.len());
     let mut faults = Vec::new();
     for case in &corpus {
         let name = &case.name;
@@ -307,6 +317,32 @@ fn too_long_texts_are_refused() {
     prepare(&text, Runtime::Node22).unwrap();
 }
 
+#[test]
+fn every_construct_has_its_version_and_every_difference_its_reason() {
+    let constructs: Vec<Case> = corpus().into_iter().filter(|case| case.since.is_some()).collect();
+    assert!(constructs.len() >= 120, "{}", constructs.len());
+    let faults = constructs.iter().filter(|case| case.typescript.is_some() != case.why.is_some());
+    assert_none(&faults.map(|case| case.name.clone()).collect::<Vec<_>>());
+    assert!(constructs.iter().any(|case| case.legacy == Some(true)));
+    assert!(constructs.iter().any(|case| case.commonjs == Some(true)));
+}
+
+/// Texts come cut off: a model stops in the middle, a limit is reached.
+#[test]
+fn what_holds_for_every_text_holds_for_beginnings_of_the_corpus() {
+    let mut faults = Vec::new();
+    for case in corpus() {
+        let step = (case.code.len() / 8).max(1);
+        for at in (0..case.code.len()).step_by(step) {
+            let text = &case.code[..case.code.floor_char_boundary(at)];
+            if let Some(fault) = fault_of(text, case.runtime()) {
+                faults.push(format!("{} up to {at}: {fault}", case.name));
+            }
+        }
+    }
+    assert_none(&faults);
+}
+
 fn runtimes() -> impl Strategy<Value = Runtime> {
     prop_oneof![Just(Runtime::Node22), Just(Runtime::TypeScript)]
 }
@@ -392,6 +428,12 @@ fn pieces() -> impl Strategy<Value = String> {
         "execute",
         "() => 1",
         "abstract ",
+        "accessor ",
+        "using ",
+        "await using ",
+        "static {",
+        "@d ",
+        "@d() ",
         "declare ",
         "#x",
         "<!--",

@@ -3,16 +3,20 @@
 use std::collections::HashMap;
 
 use oxc_ast::ast::{
-    Argument, AssignmentTarget, BindingPattern, Class, ClassElement, Declaration, ExportNamedDeclaration,
-    Expression, Function, IdentifierReference, ImportDeclarationSpecifier, ModuleExportName, Program,
-    Statement, TSType, VariableDeclaration, VariableDeclarator,
+    Argument, ArrowFunctionExpression, AssignmentExpression, AssignmentTarget, BindingPattern, Class,
+    ClassElement, Declaration, ExportNamedDeclaration, Expression, FormalParameters, Function,
+    IdentifierReference, ImportDeclarationSpecifier, ModuleExportName, Program, Statement, TSType,
+    VariableDeclaration, VariableDeclarator,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_semantic::{Scoping, SymbolId};
 use oxc_span::Span;
 use oxc_str::Ident;
+use oxc_syntax::scope::ScopeFlags;
 
-use super::classify::{KEYS, Members, Value, is_nothing, root_of, value_of_function, value_of_literal};
+use super::classify::{
+    KEYS, Members, PREFERRED, Value, is_nothing, root_of, value_of_function, value_of_literal,
+};
 use super::parse::Tree;
 
 /// Something named at the top level that could be the tool.
@@ -22,8 +26,16 @@ pub(super) struct Candidate<'t> {
     pub(super) span: Span,
     pub(super) what: What,
     pub(super) exported: bool,
+    /// What it is called from outside: the exported name, or else its own.
+    pub(super) called: &'t str,
+    /// A function without parameters.
+    pub(super) takes_nothing: bool,
     /// Who refers to it, other than itself.
     pub(super) use_: Use,
+    /// Something else that is exported uses it.
+    pub(super) serves: bool,
+    /// A function that seems to only show how this other one is used: `main()` that calls it with arguments of its own.
+    pub(super) shows: Option<&'t str>,
 }
 
 /// What a candidate is, as far as its declaration tells.
@@ -60,6 +72,13 @@ impl Candidate<'_> {
         matches!(self.what, What::Function { .. })
     }
 
+    /// Whether it could be the tool as much as a function without a name: nothing uses it, and it is exported or has a preferred name.
+    pub(super) fn rivals(&self) -> bool {
+        self.use_ == Use::None
+            && matches!(self.what, What::Function { .. } | What::Made)
+            && (self.exported || PREFERRED.contains(&self.called))
+    }
+
     /// Nothing needs it but an example.
     pub(super) fn stands_alone(&self) -> bool {
         self.use_ <= Use::Shown
@@ -82,10 +101,42 @@ pub(super) fn gather<'t, 'a>(tree: &'t Tree<'a>) -> Vec<Candidate<'t>> {
     if !found.is_empty() {
         let uses = gather.uses();
         for (candidate, symbol) in &mut found {
-            candidate.use_ = symbol.and_then(|symbol| uses.get(&symbol)).copied().unwrap_or(Use::None);
+            candidate.use_ = symbol.and_then(|symbol| uses.found.get(&symbol)).copied().unwrap_or(Use::None);
+        }
+        for index in 0..found.len() {
+            found[index].0.shows = shown_by(index, &found, &uses.pairs);
+            let own = found[index].1;
+            found[index].0.serves = found.iter().any(|(other, symbol)| {
+                other.exported
+                    && matches!((symbol, own), (Some(by), Some(own)) if uses.pairs.contains(&(*by, own)))
+            });
         }
     }
     found.into_iter().map(|(candidate, _)| candidate).collect()
+}
+
+/// Names of functions that call the tool and are not it, if the text calls them.
+const DRIVERS: [&str; 5] = ["cli", "init", "main", "run", "start"];
+
+/// Names, at their starts, of functions that call the tool and are not it.
+const EXAMPLES: [&str; 5] = ["demo", "example", "sample", "test", "usage"];
+
+/// The function that candidate `index` only shows the use of, if it does.
+fn shown_by<'t>(index: usize, found: &Found<'t>, pairs: &[(SymbolId, SymbolId)]) -> Option<&'t str> {
+    let (candidate, symbol) = &found[index];
+    let name = candidate.name.to_ascii_lowercase();
+    let drives = DRIVERS.contains(&&*name) && candidate.use_ > Use::None
+        || EXAMPLES.iter().any(|start| name.starts_with(start));
+    if !candidate.is_function() || !candidate.takes_nothing || !drives {
+        return None;
+    }
+    let user = (*symbol)?;
+    let shown = found.iter().find(|(other, other_symbol)| {
+        other.is_function()
+            && !other.takes_nothing
+            && other_symbol.is_some_and(|used| pairs.contains(&(user, used)))
+    });
+    shown.map(|(other, _)| other.name)
 }
 
 struct Gather<'t, 'a> {
@@ -119,7 +170,25 @@ impl<'t, 'a> Gather<'t, 'a> {
         exported: bool,
         found: &mut Found<'t>,
     ) {
-        found.push((Candidate { name, span, what, exported, use_: Use::None }, symbol));
+        let candidate = Candidate {
+            name,
+            span,
+            what,
+            exported,
+            called: name,
+            takes_nothing: false,
+            use_: Use::None,
+            serves: false,
+            shows: None,
+        };
+        found.push((candidate, symbol));
+    }
+
+    /// Notes on the candidate found last whether it is a function without parameters.
+    fn note_parameters(parameters: &FormalParameters<'a>, found: &mut Found<'t>) {
+        if let Some((candidate, _)) = found.last_mut() {
+            candidate.takes_nothing = parameters.items.is_empty() && parameters.rest.is_none();
+        }
     }
 
     fn function(&self, function: &'t Function<'a>, exported: bool, found: &mut Found<'t>) {
@@ -131,6 +200,7 @@ impl<'t, 'a> Gather<'t, 'a> {
             _ => What::Generator,
         };
         Self::push(id.name.as_str(), id.span, symbol, what, exported, found);
+        Self::note_parameters(&function.params, found);
     }
 
     fn class(class: &'t Class<'a>, exported: bool, found: &mut Found<'t>) {
@@ -156,6 +226,15 @@ impl<'t, 'a> Gather<'t, 'a> {
             };
             if let Some(what) = what {
                 Self::push(id.name.as_str(), id.span, symbol, what, exported, found);
+                match variable.init.as_ref().map(Expression::get_inner_expression) {
+                    Some(Expression::ArrowFunctionExpression(arrow)) => {
+                        Self::note_parameters(&arrow.params, found);
+                    }
+                    Some(Expression::FunctionExpression(function)) => {
+                        Self::note_parameters(&function.params, found);
+                    }
+                    _ => {}
+                }
             }
         }
     }
@@ -231,21 +310,13 @@ impl<'t, 'a> Gather<'t, 'a> {
         Value::Unknown
     }
 
-    /// A variable that gets a function, or what one goes into, in a statement of its own.
+    /// A variable that gets a function, or what one goes into, in a statement of its own, be it in a block, an `if` or a `try`.
     fn assigned_later(&self, symbol: Option<SymbolId>) -> Option<What> {
-        symbol?;
-        self.program.body.iter().find_map(|statement| {
-            let (target, value) = assignment_of(statement)?;
-            if self.symbol_of(target) != symbol {
-                return None;
-            }
-            match value_of_literal(value) {
-                Value::Function { .. } | Value::Object(Members::One) => Some(What::Made),
-                Value::Unknown if self.is_made(value) => Some(What::Made),
-                Value::Unknown => Some(What::Open),
-                _ => None,
-            }
-        })
+        let mut assigned = Assigned { gather: self, symbol: symbol?, what: None };
+        for statement in &self.program.body {
+            assigned.visit_statement(statement);
+        }
+        assigned.what
     }
 
     fn is_assigned(&self, symbol: Option<SymbolId>) -> bool {
@@ -405,7 +476,14 @@ impl<'t, 'a> Gather<'t, 'a> {
             }
             let known = found.iter_mut().find(|(candidate, _)| candidate.name == local.name.as_str());
             match known {
-                Some((candidate, _)) => candidate.exported = true,
+                Some((candidate, _)) => {
+                    let called = specifier.exported.name().as_str();
+                    // Exported by two names, it has the better one.
+                    if !candidate.exported || PREFERRED.contains(&called) {
+                        candidate.called = called;
+                    }
+                    candidate.exported = true;
+                }
                 // What is imported, loaded or destructured.
                 None if self.is_value(local) => {
                     Self::push(
@@ -441,14 +519,19 @@ impl<'t, 'a> Gather<'t, 'a> {
     }
 
     /// The strongest use of each top-level name by something else.
-    fn uses(&self) -> HashMap<SymbolId, Use> {
-        let mut uses =
-            Uses { scoping: &self.tree.scoping, found: HashMap::new(), user: None, use_: Use::None };
+    fn uses(&self) -> Uses<'t> {
+        let mut uses = Uses {
+            scoping: &self.tree.scoping,
+            found: HashMap::new(),
+            pairs: Vec::new(),
+            user: None,
+            use_: Use::None,
+        };
         let last = self.program.body.iter().rposition(|statement| !is_nothing(statement));
         for (index, statement) in self.program.body.iter().enumerate() {
             uses.statement(statement, Some(index) == last);
         }
-        uses.found
+        uses
     }
 }
 
@@ -466,18 +549,32 @@ fn loads(expression: &Expression<'_>) -> bool {
     }
 }
 
-/// `name = value` as a statement.
-fn assignment_of<'t, 'a>(
-    statement: &'t Statement<'a>,
-) -> Option<(&'t IdentifierReference<'a>, &'t Expression<'a>)> {
-    let Statement::ExpressionStatement(statement) = statement else { return None };
-    let Expression::AssignmentExpression(assignment) = statement.expression.get_inner_expression() else {
-        return None;
-    };
-    match &assignment.left {
-        AssignmentTarget::AssignmentTargetIdentifier(name) => Some((name, &assignment.right)),
-        _ => None,
+/// Looks for what a variable is assigned outside of functions.
+struct Assigned<'g, 't, 'a> {
+    gather: &'g Gather<'t, 'a>,
+    symbol: SymbolId,
+    what: Option<What>,
+}
+
+impl<'a> Visit<'a> for Assigned<'_, '_, 'a> {
+    fn visit_assignment_expression(&mut self, assignment: &AssignmentExpression<'a>) {
+        let AssignmentTarget::AssignmentTargetIdentifier(name) = &assignment.left else { return };
+        if self.what.is_none() && self.gather.symbol_of(name) == Some(self.symbol) {
+            self.what = match value_of_literal(&assignment.right) {
+                Value::Function { .. } | Value::Object(Members::One) => Some(What::Made),
+                Value::Unknown if self.gather.is_made(&assignment.right) => Some(What::Made),
+                Value::Unknown => Some(What::Open),
+                _ => None,
+            };
+        }
+        self.visit_expression(&assignment.right);
     }
+
+    fn visit_function(&mut self, _function: &Function<'a>, _flags: ScopeFlags) {}
+
+    fn visit_arrow_function_expression(&mut self, _arrow: &ArrowFunctionExpression<'a>) {}
+
+    fn visit_class(&mut self, _class: &Class<'a>) {}
 }
 
 /// Whether an instance of the class has a method that stands for a tool.
@@ -506,6 +603,8 @@ impl<'a> Visit<'a> for Names {
 struct Uses<'s> {
     scoping: &'s Scoping,
     found: HashMap<SymbolId, Use>,
+    /// Which named declaration uses which.
+    pairs: Vec<(SymbolId, SymbolId)>,
     /// What is being walked, if it has a name: it does not use itself.
     user: Option<SymbolId>,
     use_: Use,
@@ -606,6 +705,9 @@ impl<'a> Visit<'a> for Uses<'_> {
         let Some(symbol) = self.symbol_of(name) else { return };
         if self.user == Some(symbol) || self.scoping.symbol_scope_id(symbol) != self.scoping.root_scope_id() {
             return;
+        }
+        if let Some(user) = self.user {
+            self.pairs.push((user, symbol));
         }
         let strongest = self.found.entry(symbol).or_insert(Use::None);
         *strongest = (*strongest).max(self.use_);

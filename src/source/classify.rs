@@ -12,10 +12,13 @@ use super::diagnostic::Fault;
 use super::parse::{Reading, Tree};
 
 /// Names that make one of several functions the tool.
-const PREFERRED: [&str; 4] = ["execute", "handler", "main", "run"];
+pub(super) const PREFERRED: [&str; 4] = ["execute", "handler", "main", "run"];
 
 /// Keys of an object that are taken for the tool, in this order.
 pub(super) const KEYS: [&str; 7] = ["default", "execute", "handler", "main", "run", "invoke", "call"];
+
+/// What to do where several functions could be the tool.
+const CHOOSE: &str = "Call one `execute`, or end with `export default` and its name";
 
 /// Candidates that an error names at most.
 const NAMED_IN_ERROR: usize = 5;
@@ -267,6 +270,16 @@ impl<'t, 'a> Text<'t, 'a> {
         match found[..] {
             [] => None,
             [(index, span, value)] => {
+                if let Some(other) = self.candidates.iter().find(|candidate| candidate.rivals()) {
+                    let line = candidates::line_of(self.tree, span);
+                    return Some(self.refuse(
+                        format!(
+                            "Several functions could be the tool: {}, and the function without a name on line {line}. {CHOOSE}",
+                            self.list(&[other])
+                        ),
+                        span,
+                    ));
+                }
                 Some(self.accept(value, span, |sure| self.expression_entry(index, span, sure)))
             }
             [_, (_, span, _), ..] => Some(self.refuse(
@@ -369,6 +382,13 @@ impl<'t, 'a> Text<'t, 'a> {
 
     fn named(&self) -> Result<Entry<'t>, Refusal> {
         match self.decide()? {
+            Decision::One(only) if let Some(shown) = only.shows => self.refuse(
+                format!(
+                    "Several functions could be the tool: {} takes no arguments, and may only show how `{shown}` is called. {CHOOSE}",
+                    self.list(&[only])
+                ),
+                only.span,
+            ),
             Decision::One(only) => match only.what {
                 What::Function { .. } => Ok(Entry::Named { name: only.name }),
                 What::Made | What::Open => {
@@ -400,13 +420,26 @@ impl<'t, 'a> Text<'t, 'a> {
         // A value that is exported (a schema, a client) may be the tool, and need not be: it counts in either case.
         let pool: Vec<&Candidate<'t>> =
             self.candidates.iter().filter(|candidate| candidate.exported || !exported).collect();
-        let is_preferred = |candidate: &Candidate<'t>| PREFERRED.contains(&candidate.name);
+        let is_preferred = |candidate: &Candidate<'t>| PREFERRED.contains(&candidate.called);
         let is_firm = |candidate: &Candidate<'t>| match candidate.what {
             What::Function { .. } | What::Made | What::Class => true,
             What::Open => candidate.exported || is_preferred(candidate),
             What::Generator | What::Several => false,
         };
-        let alone = || pool.iter().copied().filter(|candidate| candidate.stands_alone());
+        // The only function that is exported may be the tool, though what is not exported uses it (a demonstration, a recursion).
+        let mut functions = pool.iter().filter(|candidate| {
+            matches!(candidate.what, What::Function { .. } | What::Made) && !candidate.serves
+        });
+        let only_function = match (exported, functions.next(), functions.next()) {
+            (true, Some(only), None) => Some(only.name),
+            _ => None,
+        };
+        let alone = || {
+            let stands = |candidate: &&Candidate<'t>| {
+                candidate.stands_alone() || only_function == Some(candidate.name)
+            };
+            pool.iter().copied().filter(stands)
+        };
         let firm: Vec<&Candidate<'t>> = alone().filter(|candidate| is_firm(candidate)).collect();
         if let [only] = firm[..]
             && (only.what != What::Open || is_preferred(only))
@@ -414,7 +447,7 @@ impl<'t, 'a> Text<'t, 'a> {
             return Ok(Decision::One(only));
         }
         let preferred =
-            PREFERRED.iter().find_map(|name| firm.iter().find(|candidate| candidate.name == *name));
+            PREFERRED.iter().find_map(|name| firm.iter().find(|candidate| candidate.called == *name));
         if let Some(preferred) = preferred {
             return Ok(Decision::One(preferred));
         }
@@ -464,10 +497,7 @@ impl<'t, 'a> Text<'t, 'a> {
             return self.refuse("The text has no function", span);
         }
         let list = self.list(candidates);
-        self.refuse(
-            format!("Several functions could be the tool: {list}. Call one `execute`, or end with `export default` and its name"),
-            span,
-        )
+        self.refuse(format!("Several functions could be the tool: {list}. {CHOOSE}"), span)
     }
 
     /// Names, and the lines where they are.

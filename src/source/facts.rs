@@ -56,6 +56,7 @@ const BUILTINS: &[&str] = &[
 ];
 
 /// Gathered by [`Facts::of`].
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// Specifiers of imports and requires, as written.
@@ -68,7 +69,9 @@ pub(super) struct Facts {
     pub(super) unsupported: Option<(String, Span)>,
     /// A decorator stands somewhere.
     pub(super) decorators: bool,
-    /// Something that the parser lets pass in JavaScript and that V8 does not know: `private x`, decorators.
+    /// An `accessor` stands somewhere.
+    pub(super) accessors: bool,
+    /// Something that the parser lets pass in JavaScript and that V8 does not know: `private x`, decorators, `accessor`.
     pub(super) typescript_only: bool,
 }
 
@@ -231,7 +234,8 @@ impl<'a> Visit<'a> for Facts {
     }
 
     fn visit_accessor_property(&mut self, property: &AccessorProperty<'a>) {
-        // V8 has no `accessor` fields, and nothing here lowers them; its own error is the clearest.
+        self.accessors = true;
+        self.typescript_only = true;
         walk::walk_accessor_property(self, property);
     }
 }

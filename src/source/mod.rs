@@ -9,8 +9,11 @@
 //! | named imports from packages that are `CommonJS` | `named.rs` |
 //! | which environment variables prepared code reads | `env_names.rs` |
 //! | tool → edits that make the text runnable | `wrap.rs` |
+//! | `using` in the head of a loop → before it | `using.rs` |
+//! | standard decorators and `accessor` → plain classes | `decorators.rs` |
 //! | TypeScript and JSX → JavaScript and a source map | `typescript.rs` |
 //! | error texts with line, column and picture | `diagnostic.rs` |
+//! | what a text is that is no code | `hint.rs` |
 //! | what was prepared before | `cache.rs` |
 //! | what V8 compiled before | `code_cache.rs` |
 //!
@@ -21,11 +24,13 @@
 //! 1. `export default …` (also `export { f as default }`).
 //! 2. `module.exports = …`, `exports.x = …` or TypeScript's `export = …` at the top level.
 //! 3. The one statement that is a function: an arrow function, a function expression or an anonymous `function`. What stands
-//!    above and below it are helpers. Two of them are refused.
+//!    above and below it are helpers. Two of them are refused, and one beside an unused function that is exported or has a name of rule 5.
 //! 4. The last statement, if it is an object (`({ execute() {} })`), a name (`tool`), or a call of or with the function
 //!    that rule 5 would choose (`withRetry(execute)`).
 //! 5. What is named at the top level, only the exported names where any is exported. A function that other functions or variables
-//!    use is a helper. Of what is left: the only one; else the one called `execute`, `handler`, `main` or `run`. A value that functions
+//!    use is a helper. Of what is left: the only one; else the one called `execute`, `handler`, `main` or `run` (the exported name
+//!    counts). A function without parameters that calls another one with parameters and is called `test…`, `example…` and the like, or is called
+//!    `main`, `run` and the like and called by the text, may only show the other's use: that is refused. A value that functions
 //!    went into (`withRetry(async …)`, `new Tool()`) or that is exported is looked at when the code runs. More than one, or none, is refused.
 //! 6. Code that fills `module` or `exports` in its own way (UMD); else the value of the last statement, if it can be a function.
 //!
@@ -41,19 +46,23 @@
 //! `node22` reads JavaScript, and only what is no JavaScript is read as TypeScript: models annotate without being
 //! asked, and running the code is more use than explaining a setting. Valid JavaScript is never stripped of anything.
 //! Imports that are used as types only, or not at all, go, as `tsc` has it. JSX calls `React.createElement` where
-//! `React` is bound at the top level, else the functions of `react/jsx-runtime`. Decorators are TypeScript's legacy ones.
+//! `React` is bound at the top level, else the functions of `react/jsx-runtime`. Decorators are the standard ones, or TypeScript's
+//! older ones where the text shows that it is written for these; see `decorators.rs`.
 
 mod cache;
 mod candidates;
 mod classify;
 mod code_cache;
+mod decorators;
 mod diagnostic;
 mod env_names;
 mod facts;
+mod hint;
 mod named;
 mod nesting;
 mod parse;
 mod typescript;
+mod using;
 mod wrap;
 
 use std::ops::Range;
@@ -224,7 +233,8 @@ pub fn prepare(text: &str, runtime: Runtime) -> Result<Prepared, SourceError> {
     {
         return Ok(prepared);
     }
-    Err(fault.render(text))
+    let help = hint::of(text, &fault.range).unwrap_or(fault.help);
+    Err(Fault { help, ..fault }.render(text))
 }
 
 /// The names of environment variables that prepared code reads by literal name, sorted: `process.env.A`, `process.env['B']`,

@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use oxc_ast::ast::{
-    ExportFromDeclaration, ImportDeclaration, ImportDeclarationSpecifier, ModuleExportName, Program,
-    Statement,
+    BindingIdentifier, ExportFromDeclaration, ImportDeclaration, ImportDeclarationSpecifier,
+    ModuleExportName, Program, Statement,
 };
 use oxc_span::Span;
 use serde::Serialize;
@@ -32,8 +32,11 @@ struct Named<'a> {
     names: Vec<&'a str>,
     /// What the package is called by `text`.
     module: String,
-    /// Declares the names; `names` were looked at before.
+    /// Declares the names; `names` were looked at before. With `all`, the one name for all of them.
     declare: String,
+    /// `import * as a`: Node refuses nothing, and gives what it sees only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    all: bool,
 }
 
 /// The comment for `code`, which `program` was read from; empty where nothing is imported by name from a package.
@@ -70,7 +73,9 @@ fn of_import<'a>(
             ImportDeclarationSpecifier::ImportDefaultSpecifier(own) => {
                 default = Some((own.local.name.as_str(), own.span));
             }
-            ImportDeclarationSpecifier::ImportNamespaceSpecifier(_) => return None,
+            ImportDeclarationSpecifier::ImportNamespaceSpecifier(all) => {
+                return of_all(import, &all.local, code, free);
+            }
             ImportDeclarationSpecifier::ImportSpecifier(one) => {
                 let name = name_of(&one.imported);
                 if name == "default" {
@@ -91,6 +96,32 @@ fn of_import<'a>(
     };
     let declare = format!("const {};", pattern.replace('$', &module).trim_end_matches(','));
     named(code, import.span, import.source.span, &import.source.value, module, keep, names, declare)
+}
+
+/// `import * as a`: only the name changes place.
+fn of_all<'a>(
+    import: &'a ImportDeclaration<'_>,
+    local: &BindingIdentifier<'_>,
+    code: &str,
+    free: &mut impl Iterator<Item = char>,
+) -> Option<Named<'a>> {
+    let (start, end) = (import.span.start as usize, import.source.span.start as usize);
+    let (from, to) = (local.span.start as usize, local.span.end as usize);
+    let module = free.next()?.to_string();
+    let units = |text: &str| text.encode_utf16().count();
+    let blanks = " ".repeat(units(code.get(from..to)?).checked_sub(1)?);
+    let text = format!("{}{module}{blanks}{}", code.get(start..from)?, code.get(to..end)?);
+    let at = units(code.get(..start)?);
+    Some(Named {
+        specifier: &import.source.value,
+        start: at,
+        end: at + units(code.get(start..end)?),
+        text,
+        names: Vec::new(),
+        module,
+        declare: local.name.to_string(),
+        all: true,
+    })
 }
 
 fn of_export<'a>(
@@ -138,7 +169,8 @@ fn named<'a>(
     };
     let text = rewritten(old, &module, kept)?;
     let start = before.encode_utf16().count();
-    Some(Named { specifier, start, end: start + old.encode_utf16().count(), text, names, module, declare })
+    let end = start + old.encode_utf16().count();
+    Some(Named { specifier, start, end, text, names, module, declare, all: false })
 }
 
 /// `import {a, b as c} from`: the same units and lines, with `module` in the place of the names.

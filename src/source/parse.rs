@@ -10,6 +10,7 @@ use oxc_semantic::{Scoping, SemanticBuilder};
 use oxc_span::{SourceType, Span};
 
 use super::Kind;
+use super::decorators;
 use super::diagnostic::{EXPECTED, Fault};
 use super::facts::Facts;
 use super::named;
@@ -64,6 +65,8 @@ pub(super) struct Tree<'a> {
     pub(super) scoping: Scoping,
     pub(super) facts: Facts,
     pub(super) kind: Kind,
+    /// Of what kind decorators in it are.
+    pub(super) decorators: decorators::Kind,
     pub(super) language: Language,
     pub(super) reading: Reading,
     /// Length of the user's text in bytes.
@@ -122,8 +125,27 @@ pub(super) fn parse<'a>(
         ));
     }
     let kind = kind_of(program);
+    let decorators = match decorators::kind_of(program) {
+        _ if !facts.decorators => decorators::Kind::Standard,
+        Ok(kind) => kind,
+        Err((standard, legacy)) => {
+            return Err((text.len(), two_kinds(text, range(standard, reading), range(legacy, reading))));
+        }
+    };
     let length = u32::try_from(text.len()).expect("texts are limited");
-    Ok(Tree { program, scoping, facts, kind, language, reading, length })
+    Ok(Tree { program, scoping, facts, kind, decorators, language, reading, length })
+}
+
+/// Decorators of both kinds in one text.
+fn two_kinds(text: &str, standard: Range<usize>, legacy: Range<usize>) -> Fault {
+    let line = |at: usize| text[..text.floor_char_boundary(at)].matches('\n').count() + 1;
+    let message = format!(
+        "The decorators are of two kinds: the standard ones of `(value, context)` on line {}, and the older ones of `(target, key, descriptor)` on line {}",
+        line(standard.start),
+        line(legacy.start)
+    );
+    let help = "Help: Write all of them in one way, or say with a comment `// @experimentalDecorators` that the older kind is meant, with `// @experimentalDecorators false` that the standard one is";
+    Fault { message, range: legacy, help: help.to_owned() }
 }
 
 type Checked<'a> = (Option<&'a mut Program<'a>>, Option<Scoping>, Vec<OxcDiagnostic>);
@@ -131,7 +153,7 @@ type Checked<'a> = (Option<&'a mut Program<'a>>, Option<Scoping>, Vec<OxcDiagnos
 /// Parses, resolves names and checks all early errors.
 fn check<'a>(allocator: &'a Allocator, text: &'a str, source_type: SourceType) -> Checked<'a> {
     let options = ParseOptions { parse_regular_expression: true, ..ParseOptions::default() };
-    let ParserReturn { program, diagnostics, panicked, .. } =
+    let ParserReturn { program, diagnostics, irregular_whitespaces, panicked, .. } =
         Parser::new(allocator, text, source_type).with_options(options).parse();
     let mut errors = diagnostics.into_vec();
     if panicked {
@@ -140,12 +162,20 @@ fn check<'a>(allocator: &'a Allocator, text: &'a str, source_type: SourceType) -
         return (None, None, errors);
     }
     drop_nameless_function(&program, &mut errors);
+    errors.extend(irregular_whitespaces.iter().filter_map(|span| no_blank(text, *span)));
     let program = allocator.alloc(program);
     if !errors.is_empty() {
         return (Some(program), None, errors);
     }
     let (scoping, errors) = resolve(program);
     (Some(program), Some(scoping), errors)
+}
+
+/// Zero-width characters pass the parser as blanks; Node knows them as none.
+fn no_blank(text: &str, span: Span) -> Option<OxcDiagnostic> {
+    let character = text.get(span.start as usize..)?.chars().next()?;
+    matches!(character, '\u{180e}' | '\u{200b}')
+        .then(|| OxcDiagnostic::error("Invalid or unexpected token").with_label(span))
 }
 
 /// What is wrong with code that is to run as `kind`. The parser lets some things pass in a text of which the code, with what was

@@ -12,10 +12,12 @@ use oxc_span::SourceType;
 use oxc_str::Ident;
 use oxc_transformer::{HelperLoaderMode, JsxRuntime, TransformOptions, Transformer};
 
+use super::decorators;
 use super::diagnostic::Fault;
 use super::facts::Facts;
 use super::parse::{Language, Tree};
-use super::wrap::{Wrapped, epilogue_line};
+use super::using;
+use super::wrap::{Wrapped, epilogue_line, helpers};
 use super::{Kind, Prepared, imports};
 
 /// The name of the user's text in the source map.
@@ -42,6 +44,15 @@ pub(super) fn transform(
         return Err(fault(error));
     }
     let mut program = parsed.program;
+    if tree.facts.using {
+        using::out_of_loops(allocator, &mut program);
+    }
+    if tree.facts.accessors || tree.facts.decorators && tree.decorators == decorators::Kind::Standard {
+        decorators::lower(allocator, &mut program, tree.decorators).map_err(|(message, span)| {
+            let range = wrapped.user_offset(span.start as usize)..wrapped.user_offset(span.end as usize);
+            Fault { message, range, help: String::new() }
+        })?;
+    }
     // The transform makes symbols of its own: room for them at once is its authors' advice.
     let semantic = SemanticBuilder::new().with_excess_capacity(2.0).with_enum_eval(true).build(&program);
     let scoping = semantic.semantic.into_scoping();
@@ -51,14 +62,18 @@ pub(super) fn transform(
     if let Some(error) = transformed.diagnostics.errors().next() {
         return Err(fault(error));
     }
+    if tree.facts.decorators && tree.decorators == decorators::Kind::Legacy {
+        decorators::statics_last(&mut program);
+    }
     let options =
         CodegenOptions { source_map_path: Some(PathBuf::from(SOURCE_NAME)), ..CodegenOptions::default() };
     let facts = Facts::of(&program);
     let generated = Codegen::new().with_options(options).build(&program);
-    let source_map = generated.map.map(|map| to_user(&map, text, wrapped));
+    let (code, moved) = with_helpers(generated.code, &helpers(tree));
+    let source_map = generated.map.map(|map| to_user(&map, text, wrapped, moved));
     Ok(Prepared {
         kind: tree.kind,
-        code: generated.code,
+        code,
         line_offset: 0,
         column_offset: 0,
         source_map,
@@ -70,7 +85,7 @@ pub(super) fn transform(
 
 fn options_for(tree: &Tree<'_>, text: &str) -> TransformOptions {
     let mut options = TransformOptions::default();
-    options.decorator.legacy = true;
+    options.decorator.legacy = tree.decorators == decorators::Kind::Legacy;
     // Metadata name types as values, so that what is imported as a type would have to be there.
     options.decorator.emit_decorator_metadata =
         text.contains("reflect-metadata") || text.contains("Reflect.");
@@ -89,8 +104,16 @@ fn fault(error: &OxcDiagnostic, wrapped: &Wrapped) -> Fault {
     Fault { message, range: wrapped.user_offset(start)..wrapped.user_offset(start + length), help }
 }
 
+/// Puts the helpers on the first line of `code` that is no directive. Gives that line, and how far its columns moved.
+fn with_helpers(mut code: String, helpers: &str) -> (String, (u32, u32)) {
+    const STRICT: &str = "\"use strict\";\n";
+    let at = if code.starts_with(STRICT) { STRICT.len() } else { 0 };
+    code.insert_str(at, helpers);
+    (code, (u32::from(at > 0), u32::try_from(helpers.len()).unwrap_or(u32::MAX)))
+}
+
 /// `map` leads to the wrapped text; the result leads to the user's.
-fn to_user(map: &SourceMap<'_>, text: &str, wrapped: &Wrapped) -> String {
+fn to_user(map: &SourceMap<'_>, text: &str, wrapped: &Wrapped, moved: (u32, u32)) -> String {
     let marks = wrapped.marks(text);
     let epilogue = epilogue_line(text);
     let mut builder = SourceMapBuilder::default();
@@ -98,19 +121,13 @@ fn to_user(map: &SourceMap<'_>, text: &str, wrapped: &Wrapped) -> String {
     for token in map.get_tokens() {
         let line = token.get_src_line();
         let own = token.get_source_id().is_some() && line < epilogue;
+        let to_column = token.get_dst_col() + if token.get_dst_line() == moved.0 { moved.1 } else { 0 };
         let column = if own { wrapped.user_column(&marks, line, token.get_src_col()) } else { None };
         match column {
             Some(column) => {
-                builder.add_token(
-                    token.get_dst_line(),
-                    token.get_dst_col(),
-                    line,
-                    column,
-                    Some(source),
-                    None,
-                );
+                builder.add_token(token.get_dst_line(), to_column, line, column, Some(source), None);
             }
-            None => builder.add_token(token.get_dst_line(), token.get_dst_col(), 0, 0, None, None),
+            None => builder.add_token(token.get_dst_line(), to_column, 0, 0, None, None),
         }
     }
     let mut map = builder.into_sourcemap();

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::Kind;
 use super::classify::{Choice, Entry};
+use super::decorators;
 use super::parse::{Language, Reading, Tree};
 
 /// Makes a function of what stands for one (see `classify::members_of` for the rule), or says what it got instead. Takes lists
@@ -41,6 +42,55 @@ const DECORATORS: &str = concat!(
     "if(member.length>1&&result)Object.defineProperty(target,key,result);return result},",
     "decorateParam:(index,decorator)=>(target,key)=>decorator(target,key,index),",
     "decorateMetadata:(key,value)=>typeof Reflect.metadata===\"function\"?Reflect.metadata(key,value):()=>{},",
+);
+
+/// What `decorators.rs` calls: `decorated` gives the state of one class, `member` a decorator that is a method. The order of everything, the contexts and the errors
+/// are those of TypeScript's own helpers; `Symbol.metadata` is made where the Node lacks it.
+const STANDARD: &str = concat!(
+    "member:(object,name)=>[object,object[name]],",
+    "decorated(list,name){",
+    "if(!Symbol.metadata)Object.defineProperty(Symbol,\"metadata\",{value:Symbol.for(\"Symbol.metadata\"),writable:true,configurable:true});",
+    "const host=Symbol(\"decorated\"),elements=[],instance=[],ofStatics=[],ofClass=[],",
+    "callable=value=>{if(typeof value!==\"function\")throw new TypeError(\"Function expected\");return value},",
+    "run=(self,list)=>{for(const each of list)each.call(self)},",
+    "apply=(decorators,context,given,take,extra)=>{for(const entry of[...decorators].reverse()){",
+    "const[decorator,self]=Array.isArray(entry)?[entry[1],entry[0]]:[entry];",
+    "if(typeof decorator!==\"function\")throw new TypeError(\"A decorator has to be a function\");",
+    "let done=false;const own={...context};if(own.access)own.access={...own.access};",
+    "own.addInitializer=each=>{if(done)throw new TypeError(\"Cannot add initializers after decoration has completed\");extra.push(callable(each))};",
+    "const result=decorator.call(self,given(),own);done=true;if(result!==undefined)take(result)}},",
+    "nameOf=(value,name,prefix)=>{if(value)Object.defineProperty(value,\"name\",{value:prefix+name,configurable:true})};",
+    "return{host,kept:[],c:undefined,o:undefined,identity:function(value){return value},",
+    "d(index,decorators,key){elements[index]={decorators,key,init:[],extra:[]}},",
+    "k:(index,key)=>elements[index].key=typeof key===\"symbol\"?key:`${key}`,",
+    "keep(index,key){return this.kept[index]=typeof key===\"symbol\"?key:`${key}`},",
+    "e:index=>elements[index],",
+    "hidden:index=>elements[index].at=Symbol(\"hidden\"),",
+    "apply(target,described){this.o=this.c=target;delete target[host];if(!list.length&&!described.length)return;",
+    "const metadata=Object.create(Object.getPrototypeOf(target)?.[Symbol.metadata]??null),",
+    "rank=([,kind,isStatic])=>(kind===\"field\"?2:0)+(isStatic?0:1);",
+    "for(const[index,kind,isStatic,hidden,access]of[...described].sort((a,b)=>rank(a)-rank(b))){",
+    "const element=elements[index],home=isStatic?target:target.prototype,key=hidden||element.key,at=element.at??element.key,",
+    "reads=kind!==\"setter\",writes=kind===\"setter\"||kind===\"field\"||kind===\"accessor\",",
+    "context={kind,name:key,static:isStatic,private:hidden!==\"\",access:access??{has:object=>key in object,",
+    "...(reads&&{get:object=>object[key]}),...(writes&&{set:(object,value)=>{object[key]=value}})},metadata};",
+    "if(kind===\"field\"){apply(element.decorators,context,()=>undefined,result=>element.init.unshift(callable(result)),element.extra);continue}",
+    "const found=Object.getOwnPropertyDescriptor(home,at);",
+    "if(hidden){delete home[at];nameOf(found.value,hidden,\"\");nameOf(found.get,hidden,\"get \");nameOf(found.set,hidden,\"set \")}",
+    "if(kind===\"accessor\")apply(element.decorators,context,()=>({get:found.get,set:found.set}),result=>{",
+    "if(result===null||typeof result!==\"object\")throw new TypeError(\"Object expected\");",
+    "if(result.get!==undefined)found.get=callable(result.get);if(result.set!==undefined)found.set=callable(result.set);",
+    "if(result.init!==undefined)element.init.unshift(callable(result.init))},element.extra);",
+    "else{const slot=kind===\"getter\"?\"get\":kind===\"setter\"?\"set\":\"value\";",
+    "apply(element.decorators,context,()=>found[slot],result=>{found[slot]=callable(result)},isStatic?ofStatics:instance)}",
+    "if(hidden)Object.assign(element,{value:found.value,get:found.get,set:found.set});else Object.defineProperty(home,at,found)}",
+    "apply(list,{kind:\"class\",name,metadata},()=>this.c,result=>{this.c=callable(result)},ofClass);",
+    "Object.defineProperty(this.c,Symbol.metadata,{value:metadata,writable:true,enumerable:true,configurable:true})},",
+    "super(key){return Reflect.get(Object.getPrototypeOf(this.o),key,this.c)},",
+    "statics(self){run(self,ofStatics)},start(self){run(self,instance)},",
+    "named(index,value){const{key}=elements[index];if(value.name===\"\")nameOf(value,typeof key===\"symbol\"?`[${key.description??\"\"}]`:key,\"\");return value},",
+    "init(index,self,value){for(const each of elements[index].init)value=each.call(self,value);return value},",
+    "after(index,self){run(self,elements[index].extra)},end(){run(this.c,ofClass)}}},",
 );
 
 /// What the transform of `using` calls: `u` and `a` take a resource, `e` is what was thrown, `d` disposes of all.
@@ -189,13 +239,6 @@ fn prologue(tree: &Tree<'_>) -> String {
             _ => {}
         }
     }
-    let decorators = tree.language != Language::JavaScript && tree.facts.decorators;
-    if decorators || tree.facts.using {
-        prologue.push_str("const babelHelpers={");
-        prologue.push_str(if decorators { DECORATORS } else { "" });
-        prologue.push_str(if tree.facts.using { USING } else { "" });
-        prologue.push_str("};");
-    }
     // A directive counts only at the very start.
     let strict = tree.kind == Kind::Script
         && tree.program.directives.iter().any(|directive| directive.directive == "use strict");
@@ -203,6 +246,19 @@ fn prologue(tree: &Tree<'_>) -> String {
         prologue.insert_str(0, "\"use strict\";");
     }
     prologue
+}
+
+/// What the transformed code calls; goes in front of it, after the transform: that moves statements, and this has to be there first.
+pub(super) fn helpers(tree: &Tree<'_>) -> String {
+    let lowers = tree.language != Language::JavaScript;
+    let legacy = lowers && tree.facts.decorators && tree.decorators == decorators::Kind::Legacy;
+    let standard = lowers && (tree.facts.decorators && !legacy || tree.facts.accessors);
+    if !legacy && !standard && !tree.facts.using {
+        return String::new();
+    }
+    let parts = [(legacy, DECORATORS), (standard, STANDARD), (tree.facts.using, USING)];
+    let parts = parts.iter().filter(|(needed, _)| *needed).map(|(_, part)| *part);
+    format!("const babelHelpers={{{}}};", parts.collect::<String>())
 }
 
 impl Tree<'_> {

@@ -743,17 +743,22 @@ const NAMED_IMPORTS = '\n//# namedImports=';
 
 /**
  * Imports the module. Where Node refuses a name of a CommonJS package, which it does before anything runs, the name is read from
- * `module.exports`, as bundlers do.
+ * `module.exports`, as bundlers do; so is what `import * as` lacks.
  */
 async function importModule(filename, code) {
   const url = pathToFileURL(filename).href;
   const own = positions;
-  let used = [];
+  const named = namedImports(code);
+  let used = importsOf(named, refusedPackages);
+  if (used.length > 0) {
+    positions = { __proto__: null, ...own, map: behind(own.map, writeWithoutNames(filename, code, used)) };
+  }
   for (let attempt = 0; ; attempt++) {
     try {
       return (await import(attempt === 0 ? url : `${url}?${attempt}`)).default;
     } catch (error) {
-      const refused = refusedImports(code, error);
+      noteRefusal(named, error);
+      const refused = importsOf(named, refusedPackages);
       // It is another module's, or was tried.
       if (refused.length <= used.length) throw error;
       used = refused;
@@ -763,22 +768,43 @@ async function importModule(filename, code) {
   }
 }
 
-/** The imports whose packages Node has refused so far, the one that `error` is about among them. */
+/** What stands behind the code of its imports by name. */
+function namedImports(code) {
+  const at = lastIndexOf(code, NAMED_IMPORTS);
+  return at < 0 ? [] : parse(slice(code, at + NAMED_IMPORTS.length));
+}
+
+/** The packages of which Node has refused a name so far. */
 const refusedPackages = { __proto__: null };
 
-function refusedImports(code, error) {
+function noteRefusal(named, error) {
   const message = isNativeError(error) ? read(error, 'message') : undefined;
-  const at = lastIndexOf(code, NAMED_IMPORTS);
-  if (at < 0 || typeof message !== 'string' || !includes(message, 'is a CommonJS module')) return [];
-  const all = parse(slice(code, at + NAMED_IMPORTS.length));
-  const refused = [];
-  for (let i = 0; i < all.length; i++) {
-    const { specifier } = all[i];
+  if (typeof message !== 'string' || !includes(message, 'is a CommonJS module')) return;
+  for (let i = 0; i < named.length; i++) {
+    const { specifier } = named[i];
     if (includes(message, `'${specifier}'`)) refusedPackages[specifier] = true;
-    if (refusedPackages[specifier] === true) refused[refused.length] = all[i];
   }
-  return refused;
 }
+
+/** Those of `named` that are written in another way: of packages among `refused`, or of all names. */
+function importsOf(named, refused) {
+  const found = [];
+  for (let i = 0; i < named.length; i++) {
+    if (named[i].all || refused[named[i].specifier] === true) found[found.length] = named[i];
+  }
+  return found;
+}
+
+/**
+ * What `import * as` gives of a CommonJS package: what Node sees of it, and what else `module.exports` has. A module stays what it is. Is put
+ * into the code of the function, which may have names of its own for everything.
+ */
+const ALL_NAMES = `(m=>{const d=m.default;if(d===null||typeof d!=="object"&&typeof d!=="function")return m;
+if(!("module.exports"in m)&&!Object.values(globalThis.require.cache).some(c=>c.exports===d))return m;
+const o={__proto__:null},own=typeof d==="function"?["length","name","prototype","arguments","caller"]:[];
+for(const k of Object.keys(m))Object.defineProperty(o,k,{enumerable:true,get:()=>m[k]});
+for(const k of Object.getOwnPropertyNames(d))if(!(k in o)&&!own.includes(k))Object.defineProperty(o,k,{enumerable:Object.prototype.propertyIsEnumerable.call(d,k),get:()=>d[k]});
+return Object.freeze(Object.defineProperty(o,Symbol.toStringTag,{value:"Module"}))})`.replaceAll('\n', '');
 
 /** The module with other imports in place of `named`; gives how far its first line moved. */
 function writeWithoutNames(filename, code, named) {
@@ -787,8 +813,12 @@ function writeWithoutNames(filename, code, named) {
   let first = `const ${check}=(m,p,n)=>{for(const k of n)if(!(k in Object(m)))throw Object.assign(new SyntaxError("The package '"+p+"' has no export named '"+k+"'"),{code:"${NO_TOOL}"})};`;
   let text = code;
   for (let i = 0; i < named.length; i++) {
-    const { specifier, start, end, text: other, names, module, declare } = named[i];
+    const { specifier, start, end, text: other, names, module, declare, all } = named[i];
     text = slice(text, 0, start) + other + slice(text, end);
+    if (all) {
+      first += `const ${declare}=${ALL_NAMES}(${module});`;
+      continue;
+    }
     first += `${check}(${module},${stringify(specifier)},${stringify(names)});${declare}`;
   }
   fs.writeFileSync(filename, first + text);

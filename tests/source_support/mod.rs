@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use native_sandbox_executor::source::{Kind, Prepared, Runtime, prepare};
 use oxc_allocator::Allocator;
+use oxc_ast::ast::{AccessorProperty, Decorator, VariableDeclaration, VariableDeclarationKind};
+use oxc_ast_visit::{Visit, walk};
 use oxc_parser::{ParseOptions, Parser};
 use oxc_sourcemap::SourceMap;
 use oxc_span::SourceType;
@@ -68,6 +70,9 @@ fn fault_of_prepared(own: &str, prepared: &Prepared) -> Option<String> {
     if let Some(error) = syntax_error(prepared) {
         return Some(format!("what was prepared does not parse: {error}\n{}", prepared.code));
     }
+    if let Some(left) = syntax_left(prepared) {
+        return Some(format!("{left} was left, which not every Node has:\n{}", prepared.code));
+    }
     let outside = prepared.imports.iter().find(|import| own.get(import.range.clone()).is_none());
     if let Some(import) = outside {
         return Some(format!("the import of {} is outside of the text: {:?}", import.package, import.range));
@@ -131,13 +136,47 @@ fn widths(text: &str) -> Vec<usize> {
     lines.map(|line| line.encode_utf16().count()).collect()
 }
 
-fn syntax_error(prepared: &Prepared) -> Option<String> {
+/// What is lowered must be gone.
+fn syntax_left(prepared: &Prepared) -> Option<&'static str> {
     let allocator = Allocator::default();
-    let source_type = match prepared.kind {
+    let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
+    let parsed =
+        Parser::new(&allocator, &prepared.code, source_type(prepared.kind)).with_options(options).parse();
+    let mut left = Left(None);
+    left.visit_program(&parsed.program);
+    left.0
+}
+
+struct Left(Option<&'static str>);
+
+impl<'a> Visit<'a> for Left {
+    fn visit_decorator(&mut self, _decorator: &Decorator<'a>) {
+        self.0 = Some("a decorator");
+    }
+
+    fn visit_accessor_property(&mut self, _accessor: &AccessorProperty<'a>) {
+        self.0 = Some("an `accessor`");
+    }
+
+    fn visit_variable_declaration(&mut self, variables: &VariableDeclaration<'a>) {
+        if matches!(variables.kind, VariableDeclarationKind::Using | VariableDeclarationKind::AwaitUsing) {
+            self.0 = Some("a `using`");
+        }
+        walk::walk_variable_declaration(self, variables);
+    }
+}
+
+fn source_type(kind: Kind) -> SourceType {
+    match kind {
         Kind::Script => SourceType::script(),
         Kind::Module => SourceType::mjs(),
-    };
+    }
+}
+
+fn syntax_error(prepared: &Prepared) -> Option<String> {
+    let allocator = Allocator::default();
     let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
-    let parsed = Parser::new(&allocator, &prepared.code, source_type).with_options(options).parse();
+    let parsed =
+        Parser::new(&allocator, &prepared.code, source_type(prepared.kind)).with_options(options).parse();
     parsed.diagnostics.first().map(ToString::to_string)
 }

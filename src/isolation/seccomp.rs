@@ -205,6 +205,26 @@ const SOCKET_KIND_BITS: u32 = 0xf;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 
+/// Options of sockets that programs use, as ranges for each level (`asm-generic/socket.h`, `linux/in.h`, `in6.h`, `tcp.h`, `udp.h`,
+/// `netlink.h`). Not among them: programs in the kernel (packet filters, classic ones too), other protocols laid over a socket (TLS,
+/// IPsec), keys of TCP, memory shared with the network card, polling of the card, and sockets put together by hand.
+const SOCKET_OPTIONS: &[(u32, &[(u32, u32)])] = &[
+    // SOL_SOCKET: sizes, times, reuse, priority; SO_PASSCRED; SO_RCVLOWAT to SO_SNDTIMEO; SO_BINDTODEVICE; SO_DETACH_FILTER; SO_TIMESTAMP;
+    // SO_TIMESTAMPNS, SO_MARK; SO_TIMESTAMPING; SO_RXQ_OVFL to SO_PEEK_OFF; SO_MAX_PACING_RATE; SO_INCOMING_CPU; newer times
+    (1, &[(2, 16), (18, 21), (25, 25), (27, 27), (29, 29), (35, 37), (40, 42), (47, 47), (49, 49), (63, 67)]),
+    // IPPROTO_IP: all but IPsec (16, 17) and what is for raw and tunnelled packets; multicast
+    (0, &[(1, 15), (18, 21), (24, 25), (32, 51)]),
+    // IPPROTO_IPV6: hops and multicast; IPV6_V6ONLY; IPV6_MULTICAST_ALL; multicast; what is told of packets; IPV6_DONTFRAG; traffic class;
+    // addresses to prefer, and devices
+    (41, &[(16, 26), (29, 30), (33, 33), (42, 53), (60, 62), (66, 67), (70, 72), (74, 76)]),
+    // IPPROTO_TCP: all but TCP_MD5SIG (14), TCP_REPAIR (19 to 22), TCP_ULP (31), TCP_FASTOPEN_KEY (33), TCP_ZEROCOPY_RECEIVE (35), TCP_AO (38 on)
+    (IPPROTO_TCP, &[(1, 13), (15, 18), (23, 28), (30, 30), (34, 34), (36, 37)]),
+    // IPPROTO_UDP: UDP_CORK; checksums, segments. Not UDP_ENCAP (100).
+    (IPPROTO_UDP, &[(1, 1), (101, 104)]),
+    // SOL_NETLINK
+    (270, &[(1, 12)]),
+];
+
 /// What becomes of changes to modes, owners, times and attributes of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Modes {
@@ -272,6 +292,8 @@ enum When {
     },
     /// The pair is not one of streams or of packets.
     ConnectablePair,
+    /// The option of a socket is none of [`SOCKET_OPTIONS`]. The kernel answers `ENOPROTOOPT` to those that it does not know, and so does this.
+    ForeignSocketOption,
 }
 
 /// One rule.
@@ -334,6 +356,11 @@ fn rules(terms: Terms) -> Vec<Rule> {
             &["socketpair"],
         );
     }
+    add(
+        "runs a filter of packets in the kernel, or lays a rarer protocol over a socket: wide ways into it",
+        When::ForeignSocketOption,
+        &["setsockopt"],
+    );
     let mark = "takes off the mark that what a launcher starts is known by";
     add(
         "sets limits of other processes of the same user, or takes off the mark that what a launcher starts is known by",
@@ -713,6 +740,19 @@ fn body(rule: &Rule) -> Vec<Instruction> {
             steps.extend(only_if(AF_UNIX, local));
             steps.push(refuse);
         }
+        When::ForeignSocketOption => {
+            let unknown = self::refuse(libc::ENOPROTOOPT);
+            steps.push(load(1));
+            for (level, ranges) in SOCKET_OPTIONS {
+                let mut options = vec![load(2)];
+                for (first, last) in *ranges {
+                    options.extend([step(IF_AT_LEAST, *first, 0, 2), step(IF_MORE, *last, 1, 0), allow]);
+                }
+                options.push(unknown);
+                steps.extend(only_if(*level, options));
+            }
+            steps.push(unknown);
+        }
     }
     steps
 }
@@ -1005,6 +1045,47 @@ mod tests {
         for (family, kind) in [(1, 2), (1, 3), (1, 0o2_000_002), (2, 1)] {
             assert_eq!(pair(family, kind), EPERM);
         }
+    }
+
+    #[test]
+    fn options_of_sockets_are_those_that_programs_use() {
+        let option = |level, name| answer(OPEN, "setsockopt", [3, level, name, 0, 4, 0]);
+        // SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, SO_REUSEPORT, SO_RCVTIMEO, SO_RCVBUF; TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT,
+        // TCP_USER_TIMEOUT, TCP_FASTOPEN_CONNECT; IP_TTL, IP_RECVERR, IP_ADD_MEMBERSHIP, IP_PKTINFO; IPV6_V6ONLY, IPV6_UNICAST_HOPS,
+        // IPV6_JOIN_GROUP, IPV6_RECVPKTINFO, IPV6_TCLASS; UDP_SEGMENT, UDP_GRO; NETLINK_ADD_MEMBERSHIP, NETLINK_GET_STRICT_CHK
+        for (level, names) in [
+            (1, &[2, 9, 13, 15, 20, 8, 7, 6][..]),
+            (6, &[1, 4, 5, 6, 18, 30]),
+            (0, &[2, 11, 35, 8, 10, 1]),
+            (41, &[26, 16, 20, 49, 67, 23, 25]),
+            (17, &[103, 104]),
+            (270, &[1, 12]),
+        ] {
+            for name in names {
+                assert_eq!(option(level, *name), None, "{level} {name}");
+            }
+        }
+        // SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF, SO_BUSY_POLL, SO_ZEROCOPY, SO_TXTIME, SO_PREFER_BUSY_POLL;
+        // TCP_ULP, TCP_MD5SIG, TCP_MD5SIG_EXT, TCP_REPAIR, TCP_FASTOPEN_KEY, TCP_AO_ADD_KEY; IP_XFRM_POLICY, IPT_SO_SET_REPLACE;
+        // IPV6_ADDRFORM, IPV6_FLOWLABEL_MGR, IPV6_XFRM_POLICY; UDP_ENCAP; levels of other protocols and of the kernel's own
+        for (level, names) in [
+            (1, &[26, 50, 51, 52, 46, 60, 61, 69, 99, 1 << 31][..]),
+            (6, &[31, 14, 32, 19, 33, 38]),
+            (0, &[17, 16, 64, 65]),
+            (41, &[1, 32, 35, 64]),
+            (17, &[100, 99]),
+            (132, &[1]),
+            (255, &[1]),
+            (263, &[1]),
+            (282, &[1]),
+            (284, &[1]),
+        ] {
+            for name in names {
+                assert_eq!(option(level, *name), Some(libc::ENOPROTOOPT), "{level} {name}");
+            }
+        }
+        // The kernel looks at 32 bits.
+        assert_eq!(option(1 << 32 | 1, 1 << 32 | 26), Some(libc::ENOPROTOOPT));
     }
 
     #[test]

@@ -5,8 +5,8 @@ pub use unix::{Reaped, is_passing, own_library, reap, register, wait_until_dead}
 
 #[cfg(target_os = "linux")]
 pub use linux::{
-    is_dead, is_outside, landlock_abi, mark_of, name_of, numbers, processes, resume_if_stopped, set_mark,
-    signal_exactly, signal_marked,
+    is_dead, is_outside, is_within, landlock_abi, mark_of, name_of, numbers, processes, resume_if_stopped,
+    set_mark, signal_exactly, signal_marked,
 };
 
 /// See the one for Unix.
@@ -215,6 +215,18 @@ mod linux {
         {
             signal_exactly(&entry, Signal::CONT);
         }
+    }
+
+    /// Whether this process is `above`, or below it by at most as many steps; nothing where `/proc` does not tell.
+    pub fn is_within(pid: i32, above: i32, steps: usize) -> Option<bool> {
+        let mut at = pid;
+        for _ in 0..steps {
+            if at == above || at == 0 {
+                break;
+            }
+            at = read(at)?.parent;
+        }
+        Some(at == above)
     }
 
     /// Whether this process lives, and in another process group than `group`.

@@ -356,6 +356,14 @@ export interface CallOptions {
    * values were taken. Without it a generator is refused with `INVALID_SOURCE`. Not for providers.
    */
   onYield?(value: unknown): unknown;
+  /**
+   * Whether `args` are checked against `inputSchema` before anything is spent; without it the option `validate` of the executor says. The schema is
+   * JSON Schema 2020-12, or draft-07 where its `$schema` says so. What does not fit rejects with `INVALID_ARGUMENTS`, which names up to five
+   * places, each with its JSON pointer and what was expected, and no value of the arguments. A schema that cannot be used rejects with
+   * `INVALID_CONFIG`: one that is none, is too large, needs too long, or refers to another document. `format` is a note, as the standard
+   * has it; patterns run in linear time and so have no look-around and no back-references. `validate: false` wins over the executor's `true`.
+   */
+  validate?: boolean;
   /** Limits of this call alone. Not for providers. */
   limits?: CallLimits;
   /**
@@ -552,6 +560,12 @@ export interface ExecutorOptions {
    * Default: ranges and tags of the registry, any name. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_DEPENDENCIES`: this object as JSON.
    */
   dependencies?: DependencyPolicy;
+  /**
+   * Whether arguments are checked against the tool's `inputSchema`; see {@link CallOptions.validate}. The original does not.
+   *
+   * Default false. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_VALIDATE`: `true` or `false`.
+   */
+  validate?: boolean;
   /**
    * Variables of the server that functions see beside time zone, locale, proxy and certificate settings: names, or
    * prefixes ending in `*`. `'inherit'` gives them all, secrets included, as the original did.
@@ -1051,6 +1065,8 @@ export type SandboxErrorCode =
   | 'INVALID_CONFIG'
   /** The source text is no runnable function. */
   | 'INVALID_SOURCE'
+  /** The arguments do not fit the tool's `inputSchema`; only where they are checked (`validate`). */
+  | 'INVALID_ARGUMENTS'
   /** A dependency is malformed, or forbidden by the policy; or the code imports a package that is not declared. */
   | 'INVALID_DEPENDENCY'
   /** No permit came free in time, or too many calls wait already. */

@@ -48,6 +48,7 @@ const {
   proxiesNow,
   read,
   requestJson,
+  schemaJson,
   setsJson,
   shown,
 } = require('./options.js');
@@ -131,6 +132,8 @@ class NativeSandboxExecutor {
   /** What the option `env` names, and what that was when the core was made. */
   #listed;
   #firstEnv;
+  /** Whether arguments are checked where a call does not say; known once there is a core. */
+  #validates;
 
   static {
     execute = (executor, site, toolId, args, config, call) => executor.#execute(site, toolId, args, config, call);
@@ -218,7 +221,8 @@ class NativeSandboxExecutor {
     assertOpen();
     const core = this.#coreFor(call);
     const callId = nextCallId++;
-    const prepared = prepare(callId, toolId, args, config, call, observer, this.#changedEnv());
+    const validates = () => (this.#validates ??= this.#core.validates?.() ?? false);
+    const prepared = prepare(callId, toolId, args, config, call, observer, validates, this.#changedEnv());
     const { request, argsText, signal, isAborted, onEvent, handover, talk, files } = prepared;
     if (isAborted) {
       files?.end();
@@ -323,7 +327,7 @@ function logFailure(provider, toolId, error) {
 }
 
 /** Everything of a call that can be wrong with what the caller gave, done before the core hears of it. */
-function prepare(callId, toolId, args, config, call, observer, listedEnv) {
+function prepare(callId, toolId, args, config, call, observer, validates, listedEnv) {
   if (config === null || typeof config !== 'object') {
     throw invalidConfig(`the function tool's config must be an object, got ${shown(config)}`);
   }
@@ -340,6 +344,7 @@ function prepare(callId, toolId, args, config, call, observer, listedEnv) {
     talk: talk?.offer,
     nest: talk && nameOf(callId),
     within: outerCall(),
+    inputSchema: schemaJson(call, config, validates),
   };
   const files = filesOf(call);
   const hasEvents = onLogs || handover || talk || files;

@@ -23,6 +23,7 @@ const {
   providerOptionsJson,
   providerRequestJson,
   read,
+  schemaJson,
   shown,
   toolIdText,
 } = require('./options.js');
@@ -95,9 +96,15 @@ class ProviderExecutor {
     refuseNativeOnly(this.#name, call);
     const { signal, isAborted, onLogs, onUsage } = companions(call);
     const toolText = toolIdText(toolId);
+    const inputSchema = schemaJson(call, config, () => this.#takeRules().validates());
     const argsText = argsJson(args);
     const env = envOf(call);
-    const request = providerRequestJson(this.#name, config, sandboxConfig, env);
+    const request = providerRequestJson(this.#name, config, sandboxConfig, {
+      __proto__: null,
+      env,
+      inputSchema,
+      args: argsText,
+    });
     const files = filesOf(call);
     try {
       if (isAborted) throw aborted(signal);
@@ -115,7 +122,7 @@ class ProviderExecutor {
     entry.onLogs = (stream, text) => text && quietly(() => onLogs?.({ stream, text }));
     entry.files = files;
     entry.contents = [];
-    const life = this.#live(entry, request, argsText, sandboxConfig);
+    const life = this.#live(entry, request, argsText, sandboxConfig, inputSchema !== undefined);
     entry.over = life.then(
       () => entry.background,
       () => entry.background
@@ -170,8 +177,8 @@ class ProviderExecutor {
     while (this.#calls.size > 0) await Promise.all([...this.#calls].map(({ over }) => over));
   }
 
-  async #live(entry, request, argsText, sandboxConfig) {
-    const plan = await this.#takeRules().plan(request);
+  async #live(entry, request, argsText, sandboxConfig, isChecked) {
+    const plan = await this.#takeRules().plan(request, isChecked);
     if (typeof plan.details !== 'function') throw fromOutcome(plan);
     const details = JSON.parse(plan.details());
     pool().sweepEvery(details.cleanupIntervalMs);

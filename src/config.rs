@@ -172,6 +172,8 @@ pub struct Settings {
     pub install_scripts: InstallScripts,
     /// Which dependencies are allowed.
     pub dependencies: DependencyPolicy,
+    /// Whether arguments are checked against `inputSchema`, where the call does not say.
+    pub validate: bool,
     /// Which variables pass to tools.
     pub env: EnvPolicy,
     /// Values for variables that functions read where a provider runs them.
@@ -336,6 +338,7 @@ impl<'a> Reader<'a> {
             install_timeout: self.duration(&key("installTimeoutMs", "INSTALL_TIMEOUT_MS"), 50_000.0, 1.0)?,
             install_scripts: self.install_scripts(&key("installScripts", "INSTALL_SCRIPTS"))?,
             dependencies: self.dependencies(&key("dependencies", "DEPENDENCIES"))?,
+            validate: self.flag(&key("validate", "VALIDATE"))?,
             env: self.env_policy(&key("env", "ENV"))?,
             provider_env: self.provider_env(&key("providerEnv", "PROVIDER_ENV"))?,
             isolation_required: self.isolation(&key("isolation", "ISOLATION"))?,
@@ -481,6 +484,15 @@ impl<'a> Reader<'a> {
             reason = "at least 1; `as` saturates at the top"
         )]
         Ok(number.ceil() as u64)
+    }
+
+    fn flag(&mut self, key: &Key) -> Result<bool, SandboxError> {
+        match self.find(key) {
+            Found::Absent | Found::Variable(_, "false") | Found::Option(Value::Bool(false)) => Ok(false),
+            Found::Variable(_, "true") | Found::Option(Value::Bool(true)) => Ok(true),
+            Found::Variable(_, text) => Err(wrong(key, "true or false", &format!("\"{text}\""))),
+            Found::Option(value) => Err(wrong(key, "true or false", value)),
+        }
     }
 
     fn text(&mut self, key: &Key) -> Result<Option<String>, SandboxError> {

@@ -51,6 +51,7 @@ fn values(settings: &Settings) -> Vec<(&'static str, Value)> {
         ("start", json!(settings.start)),
         ("installScripts", json!(settings.install_scripts)),
         ("dependencies", json!(settings.dependencies)),
+        ("validate", json!(settings.validate)),
         ("env", env(&settings.env)),
         ("providerEnv", if settings.provider_env.is_empty() { Value::Null } else { set() }),
         ("tenantKey", settings.tenant_key.as_ref().map_or(Value::Null, |_| set())),

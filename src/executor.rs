@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::{
+    arguments,
     config::{self, EnvPolicy, HostFacts, Network, Settings, millis},
     error::{Code, Phase, SandboxError},
     files::{
@@ -155,6 +156,8 @@ struct Request {
     nest: Option<String>,
     /// The call whose host function makes this one.
     within: Option<String>,
+    /// What the arguments have to fit, as JSON, where they are checked.
+    input_schema: Option<String>,
 }
 
 /// Permits of one `vcpus` value.
@@ -472,6 +475,11 @@ impl Executor {
             Ok(EnvPolicy::Allow(names)) => json!(names),
             Err(_) => json!([]),
         }
+    }
+
+    /// Whether arguments are checked where a call does not say.
+    pub fn validates(&self) -> bool {
+        self.inner.setup.as_ref().is_ok_and(|setup| setup.settings.validate)
     }
 
     /// Permits and queue lengths of the whole process; empty before the first call.
@@ -836,6 +844,10 @@ impl Setup {
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
         let collect = state.unless_cancelled(Phase::Validate, check_files(request, prepared.kind)).await??;
+        if let Some(schema) = &request.input_schema {
+            // Microseconds for what people write; a schema of a stranger may take longer, within bounds.
+            tokio::task::block_in_place(|| arguments::check(schema, args_json.as_deref()))?;
+        }
         state.unless_cancelled(Phase::Queue, self.account.check_node(self.host)).await??;
         state.unless_cancelled(Phase::Queue, self.shielded()).await??;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;

@@ -1,5 +1,6 @@
 //! Runs function tools in fresh processes for a Node server. See `docs/ARCHITECTURE.md` for the map and the invariants.
 
+pub mod arguments;
 #[cfg(feature = "napi")]
 mod binding;
 pub mod code_cache;

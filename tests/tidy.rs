@@ -17,6 +17,7 @@ const KNOWN_HOSTS: &[&str] = &[
     "github.com",
     "h",
     "host",
+    "json-schema.org",
     "keepachangelog.com",
     "localhost",
     "r",

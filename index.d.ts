@@ -150,10 +150,31 @@ export interface CallUsage {
   memoryPeakBytes?: number;
   /** Bytes of stdout, stderr and the result's JSON text together. Absent where no process ran. */
   outputBytes?: number;
+  /**
+   * Where the call connected to, or would have. Absent where it made no connection, and where the layer `networkRules` of
+   * {@link isolationReport} is not in force.
+   */
+  network?: NetworkUsage;
   /** Where the worker came from. Absent where none was started, and for providers. */
   rung?: 'zygote' | 'standby' | 'spawn';
   phases: CallPhases;
   exit: CallExit;
+}
+
+/** The connections of a call. */
+export interface NetworkUsage {
+  /** Up to 100 places, each with the number of times. */
+  places: Array<{
+    /** The name that the address was given for, or the address; the name that was asked for. */
+    host: string;
+    /** Absent of a look-up that was refused. */
+    port?: number;
+    /** Why it was refused, or, under `audit`, would have been. Absent where it was allowed. */
+    refused?: string;
+    count: number;
+  }>;
+  /** Connections to places beyond those. */
+  more: number;
 }
 
 /** How long the steps of a call took, in milliseconds; a step that the call did not get to is absent. */
@@ -356,14 +377,6 @@ export interface CallOptions {
    * values were taken. Without it a generator is refused with `INVALID_SOURCE`. Not for providers.
    */
   onYield?(value: unknown): unknown;
-  /**
-   * Whether `args` are checked against `inputSchema` before anything is spent; without it the option `validate` of the executor says. The schema is
-   * JSON Schema 2020-12, or draft-07 where its `$schema` says so. What does not fit rejects with `INVALID_ARGUMENTS`, which names up to five
-   * places, each with its JSON pointer and what was expected, and no value of the arguments. A schema that cannot be used rejects with
-   * `INVALID_CONFIG`: one that is none, is too large, needs too long, or refers to another document. `format` is a note, as the standard
-   * has it; patterns run in linear time and so have no look-around and no back-references. `validate: false` wins over the executor's `true`.
-   */
-  validate?: boolean;
   /** Limits of this call alone. Not for providers. */
   limits?: CallLimits;
   /**
@@ -382,12 +395,41 @@ export interface CallOptions {
    * being handed over fails. Not for providers. See docs/FILES.md.
    */
   collect?: CollectOptions;
+  /**
+   * What this call may connect to, of what the executor's `network` allows: both have to allow a connection, so this can only be
+   * narrower. `'none'` closes all connections of the call. Not for providers. See docs/NETWORK.md.
+   */
+  network?: NetworkPreset | NetworkRules;
 }
 
 /* ------------------------------------------------------------------ options */
 
 /** How strictly a function is kept apart from the machine; each tier includes the ones before it. */
 export type IsolationTier = 'base' | 'confined' | 'isolated';
+
+/**
+ * `'open'`: all that the host reaches, but for link-local addresses and the metadata services of clouds, which are closed where the
+ * layer `metadataAddresses` is in force. `'internet'`: public addresses over TCP only, no loopback, no private network. `'none'`: nothing,
+ * loopback included.
+ */
+export type NetworkPreset = 'open' | 'internet' | 'none';
+
+/**
+ * Rules about connections. A rule is a host (`'api.example.com'`), a wildcard for all names below one (`'*.example.org'`), an address or a
+ * block of addresses (`'10.1.0.0/16'`, `'[2001:db8::]/32'`), each with `:port` or `:first-last` where not all ports are meant. A name opens
+ * public addresses only, whatever it leads to: a private one needs a rule with the address; `'localhost'` is this machine. At most
+ * 1000 rules in a list.
+ */
+export interface NetworkRules {
+  /** What is allowed beside `allow`. Default: nothing where there is an `allow`, else `'open'`. */
+  preset?: 'open' | 'internet';
+  /** Allowed. */
+  allow?: string[];
+  /** Refused, whatever else is said. */
+  deny?: string[];
+  /** Refuse nothing, but tell what would be refused: in the log, and in {@link CallUsage.network}. Default `false`. */
+  audit?: boolean;
+}
 
 /** What a tool may name as a dependency; what that depends on itself is not restricted. */
 export interface DependencyPolicy {
@@ -561,12 +603,6 @@ export interface ExecutorOptions {
    */
   dependencies?: DependencyPolicy;
   /**
-   * Whether arguments are checked against the tool's `inputSchema`; see {@link CallOptions.validate}. The original does not.
-   *
-   * Default false. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_VALIDATE`: `true` or `false`.
-   */
-  validate?: boolean;
-  /**
    * Variables of the server that functions see beside time zone, locale, proxy and certificate settings: names, or
    * prefixes ending in `*`. `'inherit'` gives them all, secrets included, as the original did.
    *
@@ -593,11 +629,12 @@ export interface ExecutorOptions {
    */
   isolation?: { require: IsolationTier };
   /**
-   * Whether functions may use the network. `'none'` where it cannot be enforced rejects calls with `ISOLATION_UNAVAILABLE`.
+   * What functions, packages while they load, and install scripts may connect to: a preset, or rules. Where that cannot be enforced, calls
+   * are rejected with `ISOLATION_UNAVAILABLE`. A refused connection is `EACCES` in the function. See docs/NETWORK.md.
    *
-   * Default `'open'`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_NETWORK`.
+   * Default `'open'`. Variable `AGENTS_FUNCTION_TOOL_SANDBOX_NETWORK`: a preset, or the object as JSON.
    */
-  network?: 'open' | 'none';
+  network?: NetworkPreset | NetworkRules;
   /**
    * Absolute path of a control group (cgroup v2) in which those of calls are made: one that is delegated to the server's user, has the
    * controllers `memory` and `pids`, and no processes of its own. Where it cannot be used, calls are rejected with
@@ -1065,8 +1102,6 @@ export type SandboxErrorCode =
   | 'INVALID_CONFIG'
   /** The source text is no runnable function. */
   | 'INVALID_SOURCE'
-  /** The arguments do not fit the tool's `inputSchema`; only where they are checked (`validate`). */
-  | 'INVALID_ARGUMENTS'
   /** A dependency is malformed, or forbidden by the policy; or the code imports a package that is not declared. */
   | 'INVALID_DEPENDENCY'
   /** No permit came free in time, or too many calls wait already. */

@@ -85,7 +85,3 @@ for (const start of RUNGS) {
   });
 }
 
-test('a layer that this version does not have is never in force', options, () => {
-  const layer = report.layers.find(({ name }) => name === 'metadataAddresses');
-  assert.ok(layer && !layer.inForce && layer.why, JSON.stringify(layer));
-});

@@ -46,7 +46,6 @@ test('bash offers commands, options and values', { skip: !has('bash') && 'there 
   assert.deepEqual(offered('store', 'prune', '--m'), ['--max-size']);
   assert.deepEqual(offered('run', 'a.js', '--network', ''), ['open', 'none']);
   assert.deepEqual(offered('run', '--wa'), ['--watch']);
-  assert.deepEqual(offered('run', '--val'), ['--validate']);
   assert.deepEqual(offered('completion', 'z'), ['zsh']);
   // Names of files are bash's own affair.
   for (const words of [

@@ -65,7 +65,7 @@ test('it runs again when a file is another, and ends by SIGINT', LIMIT, async ()
   await until(() => !processes.some(isAlive), 10_000, 'its processes are gone');
 });
 
-test('stdin cannot be watched, and a tool without a schema cannot be validated', async () => {
+test('stdin cannot be watched', async () => {
   for (const args of [
     ['run', '-', '--watch'],
     ['run', 'a.js', '--args', '-', '--watch'],
@@ -74,23 +74,6 @@ test('stdin cannot be watched, and a tool without a schema cannot be validated',
     assert.equal(code, 2);
     assert.match(err, /--watch looks at files/);
   }
-});
-
-test('--validate checks the argument first', LIMIT, async () => {
-  const file = join(world.root, 'tool.json');
-  const inputSchema = { type: 'object', properties: { a: { type: 'integer' } }, required: ['a'] };
-  writeFileSync(file, JSON.stringify({ executeCode: '({ a }) => a + 1', inputSchema }));
-  const good = await cli(['run', file, '--validate', '--args', '{"a":1}']);
-  assert.deepEqual([good.code, good.out], [0, '2\n'], good.err);
-  const bad = await cli(['run', file, '--validate', '--args', '{"a":"x"}']);
-  assert.equal(bad.code, 1);
-  assert.match(bad.err, /INVALID_ARGUMENTS/);
-  assert.match(bad.err, /at "\/a": value is not of type "integer"/);
-  const plain = join(world.root, 'plain.js');
-  writeFileSync(plain, '() => 1');
-  const none = await cli(['run', plain, '--validate']);
-  assert.equal(none.code, 2);
-  assert.match(none.err, /--validate needs the inputSchema/);
 });
 
 test('--function takes an export of a module, and says which there are', LIMIT, async () => {

@@ -65,40 +65,6 @@ test('no descriptor is left for the first call', options, async () => {
   assertSafe(await exited);
 });
 
-/** Why a root server's functions are root as well: its store is where other users do not get to, or capabilities are missing. */
-const NO_USERS = [
-  ['the store is below a folder that is closed to others', []],
-  ['the server lacks a capability', ['setpriv', '--bounding-set', '-fowner', '--inh-caps', '-fowner']],
-];
-
-for (const [what, prefix] of NO_USERS) {
-  test(`a root server is told that functions run as root: ${what}`, asRoot, () => {
-    const closed = join(world.root, `closed-${newMarker()}`);
-    mkdirSync(closed, { mode: prefix.length > 0 ? 0o755 : 0o700 });
-    const body = `const { SandboxExecutorFactory: Factory, setLogger } = require(${JSON.stringify(join(ROOT, 'index.js'))});
-      const told = [];
-      const sandboxConfig = { provider: 'native', runtime: 'node22' };
-      const tool = { description: '', inputSchema: {}, dependencies: {}, executeCode: '() => process.getuid()', sandboxConfig };
-      if (process.argv[1] === 'logs') setLogger({ debug() {}, info() {}, error() {}, warn: ({ why }, text) => told.push([text, why]) });
-      (async () => {
-        const uids = [];
-        for (let i = 0; i < 2; i++) uids.push(await new Factory({ storeDir: ${JSON.stringify(closed)} }).executeFunctionTool('t', {}, tool));
-        console.log(JSON.stringify({ uids, told }));
-        process.exit(0);
-      })();`;
-    const [program, ...args] = [...prefix, process.execPath, '-e', body];
-    for (const way of ['logs', 'stderr']) {
-      const { stdout, stderr } = spawnSync(program, [...args, way], { encoding: 'utf8', timeout: 60_000 });
-      assert.ok(stdout, stderr);
-      const { uids, told } = JSON.parse(stdout);
-      assert.deepEqual(uids, [0, 0], 'control: they do run as root');
-      const lines = stderr.split('\n').filter((line) => line.includes('functions run as root'));
-      if (way === 'logs') assert.match(String(told), /^Functions run as root.*,.+/);
-      assert.deepEqual([told.length, lines.length], way === 'logs' ? [1, 0] : [0, 1], `${told} ${stderr}`);
-    }
-  });
-}
-
 for (const [what, mount] of [
   ['no room', 'size=4m'],
   ['no inode', 'nr_inodes=40'],

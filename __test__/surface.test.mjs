@@ -71,47 +71,6 @@ async function rejection(promise) {
   return error;
 }
 
-test('the schema goes with a call whose arguments are to be checked', async () => {
-  const inputSchema = { type: 'object' };
-  const over = { inputSchema };
-  await execute('() => 1', {}, over);
-  await execute('() => 1', {}, over, { validate: true });
-  assert.deepEqual(
-    seen.requests.map((request) => request.inputSchema),
-    [undefined, '{"type":"object"}']
-  );
-  for (const [schema, validate] of [
-    [undefined, true],
-    [null, true],
-    [() => 1, true],
-    [{ toJSON: () => assert.fail('odd') }, true],
-    [{}, 'yes'],
-  ]) {
-    const error = await rejection(execute('() => 1', {}, { inputSchema: schema }, { validate }));
-    assert.equal(error.code, 'INVALID_CONFIG');
-    assert.match(error.message, /inputSchema|validate must be/);
-  }
-  const { Executor } = addon();
-  addon = () => ({
-    ...binding,
-    Executor: class extends Executor {
-      validates() {
-        return true;
-      }
-    },
-  });
-  const binding = { version: () => version, setLogSink() {} };
-  for (const file of Object.keys(require.cache)) if (file.startsWith(join(ROOT, 'lib'))) delete require.cache[file];
-  delete require.cache[SURFACE];
-  sandbox = require(SURFACE);
-  await execute('() => 1', {}, over);
-  await execute('() => 1', {}, over, { validate: false });
-  assert.deepEqual(
-    seen.requests.slice(2).map((request) => request.inputSchema),
-    ['{"type":"object"}', undefined]
-  );
-});
-
 test('importing, constructing and fetching load no addon', () => {
   Module._load = (request, ...rest) => {
     assert.ok(!request.endsWith('binding.cjs'), 'the addon was loaded');

@@ -1,10 +1,7 @@
-// What zygotes may hold, how long they may load, and what they may say: fewer start faster then, and every call is served all the same.
+// What zygotes may hold and how long they may load: fewer start faster then, and every call is served all the same.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { ownWorld, RUNGS, surface, tool, until } from './helpers.mjs';
 import { useRegistry } from './registry.mjs';
 
@@ -95,60 +92,4 @@ test('where zygotes may hold nothing there is none of a tree, and no worker is k
   );
   assert.equal(await isPreloaded(name), false);
   await least.cleanup();
-});
-
-/** Says in its zygote's place, while that loads it, that it serves and has workers, all of them the process of this number. */
-const lying = (pid) => `
-  const fs = require('fs');
-  const say = (kind, id, payload) => {
-    const report = Buffer.alloc(40 + payload.length);
-    report[0] = kind;
-    report.writeInt32LE(${pid}, 4);
-    report.writeBigUInt64LE(BigInt(id), 8);
-    report.writeUInt32LE(payload.length, 32);
-    report.writeUInt32LE(4, 36);
-    report.write(payload, 40);
-    for (let fd = 3; fd < 60; fd++) {
-      try {
-        if ((fs.fstatSync(fd).mode & 0o170000) === 0o140000) fs.writeSync(fd, report);
-      } catch {}
-    }
-  };
-  // A worker's socket is its call's.
-  if (!process.cwd().endsWith('work')) {
-    say(16, 0, '{"loaded":[],"refused":[]}');
-    for (let turn = 0; turn < 150; turn++) {
-      for (let id = 1; id < 12; id++) say(17, id, '');
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20);
-    }
-  }
-  module.exports = 1;`;
-
-test('a package that speaks in its zygote’s place has no other process taken for the zygote or its workers', {
-  skip,
-  timeout: 120_000,
-}, async () => {
-  const outside = spawn('sleep', ['600'], { stdio: 'ignore' });
-  const stateOf = () => readFileSync(`/proc/${outside.pid}/stat`, 'latin1').split(') ')[1][0];
-  try {
-    outside.kill('SIGSTOP');
-    await until(() => stateOf() === 'T', 5000, 'control: it is stopped');
-    registry.publish('lying', '1.0.0', { 'index.js': lying(outside.pid) });
-    // What a zygote says that is stopped is not waited for: the host resumes it, and must resume no other.
-    const dependencies = { lying: '1.0.0' };
-    for (let call = 0; call < 6; call++) {
-      await native
-        .executeFunctionTool(
-          'lied-to',
-          {},
-          tool(`() => require('lying')`, { dependencies, sandbox: { timeout: 4000 } })
-        )
-        .catch(() => {});
-      await delay(400);
-      assert.equal(stateOf(), 'T', 'the host resumed a process that it does not own');
-    }
-    assert.equal(await native.executeFunctionTool('after', {}, tool('() => 7')), 7);
-  } finally {
-    outside.kill('SIGKILL');
-  }
 });

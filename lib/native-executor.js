@@ -32,6 +32,7 @@ const { CORE_NAME, log, loggerName, quietly } = require('./logger.js');
 const { native } = require('./native.js');
 const { envOf } = require('./call-env.js');
 const { filesOf } = require('./files.js');
+const { networkOf } = require('./network.js');
 const { noteOutcome } = require('./notice.js');
 const { observe } = require('./observe.js');
 const {
@@ -48,7 +49,6 @@ const {
   proxiesNow,
   read,
   requestJson,
-  schemaJson,
   setsJson,
   shown,
 } = require('./options.js');
@@ -132,8 +132,6 @@ class NativeSandboxExecutor {
   /** What the option `env` names, and what that was when the core was made. */
   #listed;
   #firstEnv;
-  /** Whether arguments are checked where a call does not say; known once there is a core. */
-  #validates;
 
   static {
     execute = (executor, site, toolId, args, config, call) => executor.#execute(site, toolId, args, config, call);
@@ -221,8 +219,7 @@ class NativeSandboxExecutor {
     assertOpen();
     const core = this.#coreFor(call);
     const callId = nextCallId++;
-    const validates = () => (this.#validates ??= this.#core.validates?.() ?? false);
-    const prepared = prepare(callId, toolId, args, config, call, observer, validates, this.#changedEnv());
+    const prepared = prepare(callId, toolId, args, config, call, observer, this.#changedEnv());
     const { request, argsText, signal, isAborted, onEvent, handover, talk, files } = prepared;
     if (isAborted) {
       files?.end();
@@ -327,7 +324,7 @@ function logFailure(provider, toolId, error) {
 }
 
 /** Everything of a call that can be wrong with what the caller gave, done before the core hears of it. */
-function prepare(callId, toolId, args, config, call, observer, validates, listedEnv) {
+function prepare(callId, toolId, args, config, call, observer, listedEnv) {
   if (config === null || typeof config !== 'object') {
     throw invalidConfig(`the function tool's config must be an object, got ${shown(config)}`);
   }
@@ -344,7 +341,7 @@ function prepare(callId, toolId, args, config, call, observer, validates, listed
     talk: talk?.offer,
     nest: talk && nameOf(callId),
     within: outerCall(),
-    inputSchema: schemaJson(call, config, validates),
+    network: networkOf(call),
   };
   const files = filesOf(call);
   const hasEvents = onLogs || handover || talk || files;

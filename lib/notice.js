@@ -1,7 +1,7 @@
 'use strict';
 
 // What an operator must see of isolation even where no logger is set: one line on stderr for calls that are rejected for want of
-// it, for a machine that offers none, and for functions that run as root because they cannot have users of their own. Under `register` the tier is said in any case: in the log, or where `NODE_DEBUG` asks.
+// it, and for a machine that offers none. Under `register` the tier is said in any case: in the log, or where `NODE_DEBUG` asks.
 
 const { debuglog } = require('node:util');
 const { orUndefined, parse } = require('./intrinsics.js');
@@ -51,7 +51,6 @@ function noteTier({ isolation, withoutLauncher }) {
     log(CORE_NAME, 'info', { tier }, 'Isolation is in force');
     debug('isolation: functions run with the tier %s', tier);
   }
-  if (!withoutLauncher && process.getuid?.() === 0) noteRoot(layers);
   // Without a launcher somebody has accepted it by name. Elsewhere than on Linux there is nothing else.
   if (tier !== 'base' || withoutLauncher || process.platform !== 'linux' || hasLogger()) return;
   let missing = '';
@@ -62,21 +61,6 @@ function noteTier({ isolation, withoutLauncher }) {
   line(
     `isolation: functions run with the tier base, this machine offers no more. Missing: ${missing}. See isolationReport()`
   );
-}
-
-/** Under a root server a function that has no user of its own is root, if without capabilities: files of root's are then kept from it by fewer layers. */
-function noteRoot(layers) {
-  for (let i = 0; i < layers.length; i++) {
-    const { inForce, name, why, enable } = layers[i];
-    if (name !== 'privateUser' || inForce) continue;
-    log(
-      CORE_NAME,
-      'warn',
-      { why, enable },
-      'Functions run as root, as the server does: they have no users of their own'
-    );
-    if (!hasLogger()) line(`isolation: functions run as root, as the server does: ${why}. See isolationReport()`);
-  }
 }
 
 function line(text) {

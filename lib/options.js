@@ -130,7 +130,10 @@ function providerOptionsJson(configured, own) {
 }
 
 function mergedOptions(configured, own) {
-  return { __proto__: null, ...configured.values, ...own.values };
+  const merged = { __proto__: null, ...configured.values, ...own.values };
+  // Loaded late: it needs this file.
+  if (merged.network !== undefined) merged.network = require('./network.js').withAsciiNames(merged.network);
+  return merged;
 }
 
 /** The variables of the host, taken once: at first use, when its `.env` has been read. */
@@ -235,7 +238,7 @@ function requestJson(toolId, config, wants) {
     talk: wants.talk,
     nest: wants.nest,
     within: wants.within,
-    inputSchema: wants.inputSchema,
+    network: wants.network,
   };
   return written(request, sandbox);
 }
@@ -332,19 +335,16 @@ function isPlain(object) {
 }
 
 /**
- * The request of one call that a provider runs; `sandbox` is what `providerFields` made. With `inputSchema` the arguments, as JSON, are
- * checked against it.
+ * The request of one call that a provider runs; `sandbox` is what `providerFields` made.
  * @throws {SandboxError} `INVALID_CONFIG`, `INVALID_DEPENDENCY`
  */
-function providerRequestJson(provider, config, sandbox, { env, inputSchema, args }) {
+function providerRequestJson(provider, config, sandbox, env) {
   const request = {
     __proto__: null,
     provider,
     sandboxConfig: sandbox,
     ...toolJob(config, sandbox),
     env,
-    inputSchema,
-    args: inputSchema === undefined ? undefined : args,
   };
   return written(request, sandbox);
 }
@@ -355,29 +355,6 @@ function providerRequestJson(provider, config, sandbox, { env, inputSchema, args
  */
 function argsJson(args) {
   return attempt('arguments', 'written as JSON', () => stringify(args) ?? null);
-}
-
-/**
- * What the arguments of a call have to fit, as JSON text; nothing where they are not checked.
- * @param {object | undefined} call
- * @param {() => boolean} isDefault whether the executor checks arguments where a call does not say
- * @throws {SandboxError} `INVALID_CONFIG`
- */
-function schemaJson(call, config, isDefault) {
-  const given = call === undefined || call === null ? undefined : (read('validate', call, 'validate') ?? undefined);
-  if (given !== undefined && typeof given !== 'boolean') {
-    throw invalidConfig(`validate must be true or false, got ${shown(given)}`);
-  }
-  if (!(given ?? isDefault())) return undefined;
-  const schema = read('inputSchema', config, 'inputSchema') ?? undefined;
-  if (schema === undefined) {
-    throw invalidConfig(
-      'validate needs the inputSchema of the function tool, which has none: give it one ({} takes anything), or call it with validate: false'
-    );
-  }
-  const text = attempt('inputSchema', 'written as JSON', () => stringify(schema));
-  if (text === undefined) throw invalidConfig(`inputSchema must be a JSON Schema, got ${shown(schema)}`);
-  return text;
 }
 
 /** One field of what the caller gave. */
@@ -508,6 +485,5 @@ exports.providerRequestJson = providerRequestJson;
 exports.read = read;
 exports.shown = shown;
 exports.requestJson = requestJson;
-exports.schemaJson = schemaJson;
 exports.setsJson = setsJson;
 exports.toolIdText = toolIdText;

@@ -23,7 +23,6 @@ const {
   providerOptionsJson,
   providerRequestJson,
   read,
-  schemaJson,
   shown,
   toolIdText,
 } = require('./options.js');
@@ -96,15 +95,9 @@ class ProviderExecutor {
     refuseNativeOnly(this.#name, call);
     const { signal, isAborted, onLogs, onUsage } = companions(call);
     const toolText = toolIdText(toolId);
-    const inputSchema = schemaJson(call, config, () => this.#takeRules().validates());
     const argsText = argsJson(args);
     const env = envOf(call);
-    const request = providerRequestJson(this.#name, config, sandboxConfig, {
-      __proto__: null,
-      env,
-      inputSchema,
-      args: argsText,
-    });
+    const request = providerRequestJson(this.#name, config, sandboxConfig, env);
     const files = filesOf(call);
     try {
       if (isAborted) throw aborted(signal);
@@ -122,7 +115,7 @@ class ProviderExecutor {
     entry.onLogs = (stream, text) => text && quietly(() => onLogs?.({ stream, text }));
     entry.files = files;
     entry.contents = [];
-    const life = this.#live(entry, request, argsText, sandboxConfig, inputSchema !== undefined);
+    const life = this.#live(entry, request, argsText, sandboxConfig);
     entry.over = life.then(
       () => entry.background,
       () => entry.background
@@ -177,8 +170,8 @@ class ProviderExecutor {
     while (this.#calls.size > 0) await Promise.all([...this.#calls].map(({ over }) => over));
   }
 
-  async #live(entry, request, argsText, sandboxConfig, isChecked) {
-    const plan = await this.#takeRules().plan(request, isChecked);
+  async #live(entry, request, argsText, sandboxConfig) {
+    const plan = await this.#takeRules().plan(request);
     if (typeof plan.details !== 'function') throw fromOutcome(plan);
     const details = JSON.parse(plan.details());
     pool().sweepEvery(details.cleanupIntervalMs);
@@ -661,7 +654,7 @@ function failure(code, phase, what, error) {
 }
 
 /** Options of a call that need this machine's own channel to the function. */
-const NATIVE_ONLY = ['functions', 'functionLimits', 'collect', 'onProgress', 'onYield', 'limits'];
+const NATIVE_ONLY = ['functions', 'functionLimits', 'collect', 'onProgress', 'onYield', 'limits', 'network'];
 
 /** Refuses a call that asks for what a provider cannot give, before anything is spent on it. */
 function refuseNativeOnly(provider, call) {

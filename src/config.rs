@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::{
+    egress::{Preset, Rules},
     error::{Code, Phase, SandboxError},
     install::{DependencyPolicy, InstallScripts},
     limits::{CallLimits, MIN_CPUS, MIN_MEMORY_MB, MIN_OPEN_FILES},
@@ -127,6 +128,38 @@ pub enum Network {
     None,
 }
 
+/// What the option `network` may be.
+pub const NETWORK_FORMS: &str =
+    "one of \"open\", \"internet\", \"none\", or an object { preset, allow, deny, audit }";
+
+/// Why a value is none of the option `network`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NetworkProblem {
+    /// It is none of [`NETWORK_FORMS`].
+    Form,
+    /// Something in it is wrong: this.
+    Rule(String),
+}
+
+/// Reads a value of the option `network`, of an executor or of a call.
+pub fn network_of(value: &Value) -> Result<(Network, Arc<Rules>), NetworkProblem> {
+    match value {
+        Value::String(text) => match text.as_str() {
+            "open" => Ok((Network::Open, Arc::default())),
+            "internet" => {
+                Ok((Network::Open, Arc::new(Rules { preset: Preset::Internet, ..Rules::default() })))
+            }
+            "none" => Ok((Network::None, Arc::default())),
+            _ => Err(NetworkProblem::Form),
+        },
+        Value::Object(object) => match Rules::read(object) {
+            Ok(rules) => Ok((Network::Open, Arc::new(rules))),
+            Err(text) => Err(NetworkProblem::Rule(text)),
+        },
+        _ => Err(NetworkProblem::Form),
+    }
+}
+
 /// Where run folders are, as far as that can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -172,8 +205,6 @@ pub struct Settings {
     pub install_scripts: InstallScripts,
     /// Which dependencies are allowed.
     pub dependencies: DependencyPolicy,
-    /// Whether arguments are checked against `inputSchema`, where the call does not say.
-    pub validate: bool,
     /// Which variables pass to tools.
     pub env: EnvPolicy,
     /// Values for variables that functions read where a provider runs them.
@@ -182,6 +213,8 @@ pub struct Settings {
     pub isolation_required: Option<Tier>,
     /// Network access of tools.
     pub network: Network,
+    /// Where it is open: to what.
+    pub network_rules: Arc<Rules>,
     /// Where run folders are.
     pub run_folders: RunFolders,
     /// A forced rung.
@@ -314,6 +347,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn settings(&mut self, exec_path: &std::path::Path) -> Result<Settings, SandboxError> {
+        let (network, network_rules) = self.network(&key("network", "NETWORK"))?;
         Ok(Settings {
             timeout: self.duration(
                 &key("timeoutMs", "AGENTS_FUNCTION_TOOL_EXECUTION_TIMEOUT_MS_DEFAULT"),
@@ -338,13 +372,11 @@ impl<'a> Reader<'a> {
             install_timeout: self.duration(&key("installTimeoutMs", "INSTALL_TIMEOUT_MS"), 50_000.0, 1.0)?,
             install_scripts: self.install_scripts(&key("installScripts", "INSTALL_SCRIPTS"))?,
             dependencies: self.dependencies(&key("dependencies", "DEPENDENCIES"))?,
-            validate: self.flag(&key("validate", "VALIDATE"))?,
             env: self.env_policy(&key("env", "ENV"))?,
             provider_env: self.provider_env(&key("providerEnv", "PROVIDER_ENV"))?,
             isolation_required: self.isolation(&key("isolation", "ISOLATION"))?,
-            network: self
-                .choice(&key("network", "NETWORK"), &[("open", Network::Open), ("none", Network::None)])?
-                .unwrap_or(Network::Open),
+            network,
+            network_rules,
             run_folders: self
                 .choice(
                     &key("runFolders", "RUN_FOLDERS"),
@@ -486,15 +518,6 @@ impl<'a> Reader<'a> {
         Ok(number.ceil() as u64)
     }
 
-    fn flag(&mut self, key: &Key) -> Result<bool, SandboxError> {
-        match self.find(key) {
-            Found::Absent | Found::Variable(_, "false") | Found::Option(Value::Bool(false)) => Ok(false),
-            Found::Variable(_, "true") | Found::Option(Value::Bool(true)) => Ok(true),
-            Found::Variable(_, text) => Err(wrong(key, "true or false", &format!("\"{text}\""))),
-            Found::Option(value) => Err(wrong(key, "true or false", value)),
-        }
-    }
-
     fn text(&mut self, key: &Key) -> Result<Option<String>, SandboxError> {
         match self.find(key) {
             Found::Absent => Ok(None),
@@ -586,6 +609,22 @@ impl<'a> Reader<'a> {
         parsed
             .filter(|map: &BTreeMap<String, String>| map.keys().all(is_name))
             .ok_or_else(|| wrong(key, EXPECTED, &"what it is (not shown: it may be secret)"))
+    }
+
+    fn network(&mut self, key: &Key) -> Result<(Network, Arc<Rules>), SandboxError> {
+        let value = match self.find(key) {
+            Found::Absent => return Ok((Network::Open, Arc::default())),
+            Found::Variable(_, text) if text.starts_with('{') => serde_json::from_str(text)
+                .map_err(|error| wrong(key, &format!("{NETWORK_FORMS} ({error})"), &format!("\"{text}\"")))?,
+            Found::Variable(_, text) => Value::from(text),
+            Found::Option(value) => value.clone(),
+        };
+        network_of(&value).map_err(|problem| match problem {
+            NetworkProblem::Form => wrong(key, NETWORK_FORMS, &value),
+            NetworkProblem::Rule(text) => {
+                invalid(format!("option \"{}\" (variable {PREFIX}{}): {text}", key.option, key.variable))
+            }
+        })
     }
 
     fn isolation(&mut self, key: &Key) -> Result<Option<Tier>, SandboxError> {
@@ -765,7 +804,12 @@ mod tests {
             (json!({ "storeDir": "relative" }), "absolute"),
             (json!({ "timeoutms": 1 }), "did you mean \"timeoutMs\"?"),
             (json!({ "isolation": "confined" }), "require"),
-            (json!({ "network": "off" }), "\"open\", \"none\""),
+            (json!({ "network": "off" }), "\"open\", \"internet\", \"none\""),
+            (
+                json!({ "network": { "allow": ["https://x.example"] } }),
+                "network.allow: \"https://x.example\" is no rule",
+            ),
+            (json!({ "network": 7 }), "\"open\", \"internet\""),
             (json!({ "runFolders": "ram" }), "\"auto\", \"disk\", \"memory\""),
             (json!({ "dependencies": { "alow": [] } }), "dependencies"),
             (json!([]), "object"),

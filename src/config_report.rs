@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::config::{EnvPolicy, Settings};
+use crate::config::{EnvPolicy, Network, Settings};
 
 /// All settings: `option`, `variable` (the one that counts where the option is absent), `origin` (`default`, `variable`, `option`)
 /// and `value`, as the option is written; `null` is none. Of what may be secret it says only that it is set.
@@ -46,12 +46,11 @@ fn values(settings: &Settings) -> Vec<(&'static str, Value)> {
         ("baseStoreDirs", json!(settings.base_store_dirs)),
         ("isolation", settings.isolation_required.map_or(Value::Null, |tier| json!({ "require": tier }))),
         ("cgroupDir", path(settings.cgroup_dir.as_ref())),
-        ("network", json!(settings.network)),
+        ("network", network(settings)),
         ("runFolders", json!(settings.run_folders)),
         ("start", json!(settings.start)),
         ("installScripts", json!(settings.install_scripts)),
         ("dependencies", json!(settings.dependencies)),
-        ("validate", json!(settings.validate)),
         ("env", env(&settings.env)),
         ("providerEnv", if settings.provider_env.is_empty() { Value::Null } else { set() }),
         ("tenantKey", settings.tenant_key.as_ref().map_or(Value::Null, |_| set())),
@@ -62,6 +61,13 @@ fn values(settings: &Settings) -> Vec<(&'static str, Value)> {
 
 fn ms(duration: Duration) -> Value {
     json!(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn network(settings: &Settings) -> Value {
+    match settings.network {
+        Network::None => json!("none"),
+        Network::Open => settings.network_rules.to_value(),
+    }
 }
 
 fn path(path: Option<&PathBuf>) -> Value {

@@ -15,8 +15,6 @@ pub enum Code {
     InvalidConfig,
     /// The source text is no runnable function.
     InvalidSource,
-    /// The arguments do not fit the tool's `inputSchema`, where that is checked.
-    InvalidArguments,
     /// A dependency's name or spec is malformed or forbidden by policy, or the code imports a package that is not declared.
     InvalidDependency,
     /// No permit came free in time, or too many calls wait already.

@@ -21,8 +21,8 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::{
-    arguments,
-    config::{self, EnvPolicy, HostFacts, Network, Settings, millis},
+    config::{self, EnvPolicy, HostFacts, NETWORK_FORMS, Network, NetworkProblem, Settings, millis},
+    egress::{RESOLVER_OPTION, Rules},
     error::{Code, Phase, SandboxError},
     files::{
         collect::{Chunk, Collect, Hand, Wanted},
@@ -50,6 +50,9 @@ use crate::{
         protocol::{Job, Offer},
     },
 };
+
+#[cfg(target_os = "linux")]
+use crate::egress::{Caller, Known};
 
 pub use crate::supervise::CancelReason;
 
@@ -156,8 +159,8 @@ struct Request {
     nest: Option<String>,
     /// The call whose host function makes this one.
     within: Option<String>,
-    /// What the arguments have to fit, as JSON, where they are checked.
-    input_schema: Option<String>,
+    /// What the call may connect to, of what the executor allows: as its option `network`.
+    network: Option<Value>,
 }
 
 /// Permits of one `vcpus` value.
@@ -209,6 +212,9 @@ struct CallState {
     feeder: Feeder,
     /// And of those that it hands over.
     hand: Arc<Hand>,
+    /// Who connects, once a worker is there.
+    #[cfg(target_os = "linux")]
+    caller: Mutex<Option<Arc<Caller>>>,
 }
 
 /// What is told of a call beside its answer.
@@ -321,6 +327,7 @@ impl Executor {
                     outcome::naming_undeclared(error, |name| declared.dependencies.contains_key(name));
                 let error =
                     if setup_network == Network::None { outcome::naming_no_network(error) } else { error };
+                let error = outcome::naming_refusal(error, || state.last_refusal());
                 SandboxError { duration: began.elapsed(), ..error }
             });
             done(answer, state.story.wants_steps.then(|| state.story.timeline.marks()));
@@ -475,11 +482,6 @@ impl Executor {
             Ok(EnvPolicy::Allow(names)) => json!(names),
             Err(_) => json!([]),
         }
-    }
-
-    /// Whether arguments are checked where a call does not say.
-    pub fn validates(&self) -> bool {
-        self.inner.setup.as_ref().is_ok_and(|setup| setup.settings.validate)
     }
 
     /// Permits and queue lengths of the whole process; empty before the first call.
@@ -682,11 +684,15 @@ impl Setup {
     }
 
     /// Isolation never weakens silently: what is asked for and not to be had is an error.
-    async fn shielded(&self) -> Result<(), SandboxError> {
+    /// `own` are rules of the call's own.
+    async fn shielded(&self, own: Option<&Rules>) -> Result<(), SandboxError> {
         let (_, ground) = self.account.ground(self.host).await?;
         let without_group = || self.settings.cgroup_dir.as_ref().and_then(|_| ground.report.no_group());
-        let objection = ground.report.objection(self.settings.isolation_required, self.settings.network);
-        match objection.or_else(without_group) {
+        let settings = &self.settings;
+        let required = settings.isolation_required;
+        let objection = ground.report.objection(required, settings.network, &settings.network_rules);
+        let of_call = || own.and_then(|own| ground.report.objection(None, Network::Open, own));
+        match objection.or_else(of_call).or_else(without_group) {
             None => Ok(()),
             Some(text) => Err(SandboxError::new(Code::IsolationUnavailable, Phase::Validate, text)),
         }
@@ -720,9 +726,57 @@ struct Running {
     collect: Option<Collect>,
     /// Names the code cache that the job has or may have.
     code_key: Option<CodeKey>,
+    connections: Connections,
     run: RunFolder,
     lease: Lease<Sandbox>,
     permit: Permit,
+}
+
+/// What the worker of a call connects to, until nothing of it is left.
+#[derive(Default)]
+struct Connections {
+    #[cfg(target_os = "linux")]
+    known: Option<Known>,
+}
+
+#[cfg(target_os = "linux")]
+impl Connections {
+    /// From here on what the worker connects to is the call's.
+    fn of(
+        breed: &Breed,
+        request: &Request,
+        own: Option<Arc<Rules>>,
+        worker: &Worker,
+        state: &CallState,
+    ) -> Self {
+        let Some(caller) = breed.shield.caller(own, &request.tool_id) else { return Self::default() };
+        *state.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&caller));
+        Self { known: breed.shield.know(caller, &worker.started.process) }
+    }
+
+    fn is_restricted(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| known.caller().is_restricted())
+    }
+
+    /// JSON of what was connected to, if anything was.
+    fn usage(&self) -> Option<Value> {
+        self.known.as_ref().and_then(|known| known.caller().usage()).map(|usage| json!(usage))
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Connections {
+    fn of(_: &Breed, _: &Request, _: Option<Arc<Rules>>, _: &Worker, _: &CallState) -> Self {
+        Self::default()
+    }
+
+    fn is_restricted(&self) -> bool {
+        false
+    }
+
+    fn usage(&self) -> Option<Value> {
+        None
+    }
 }
 
 /// Ids of what is no call, but can be broken off as one: counted down, while callers count up.
@@ -825,7 +879,7 @@ impl Inner {
         let Ok(setup) = &self.setup else { return };
         match setup.begin(request, place, args_json, state).await {
             Err(error) => {
-                setup.host.counters().spent(&state.story.over(None, Some(error.code)));
+                setup.host.counters().spent(&state.story.over(None, Some(error.code), None));
                 let _ = settle.send(Err(error));
             }
             Ok((worker, running)) => setup.finish(request, worker, running, state, settle).await,
@@ -844,12 +898,9 @@ impl Setup {
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
         let collect = state.unless_cancelled(Phase::Validate, check_files(request, prepared.kind)).await??;
-        if let Some(schema) = &request.input_schema {
-            // Microseconds for what people write; a schema of a stranger may take longer, within bounds.
-            tokio::task::block_in_place(|| arguments::check(schema, args_json.as_deref()))?;
-        }
         state.unless_cancelled(Phase::Queue, self.account.check_node(self.host)).await??;
-        state.unless_cancelled(Phase::Queue, self.shielded()).await??;
+        let own_rules = request.network_rules()?;
+        state.unless_cancelled(Phase::Queue, self.shielded(own_rules.as_deref())).await??;
         let permit = state.unless_cancelled(Phase::Queue, self.permit(request, place)).await??;
         state.story.step(Step::Install, None, None);
         let lease = state.unless_cancelled(Phase::Install, self.lease(request)).await??;
@@ -860,11 +911,21 @@ impl Setup {
         let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
         let mut job = self.job(request, &breed, &prepared, args_json, &lease, &run);
         job.collect = collect.as_ref().map(Collect::roots);
+        let breed = Arc::clone(self.breed().await?);
+        let connections = Connections::of(&breed, request, own_rules, &worker, state);
+        if connections.is_restricted() {
+            // Names are looked up by the host, over TCP.
+            let options = job.env.entry("RES_OPTIONS".to_owned()).or_default();
+            if !options.is_empty() {
+                options.push(' ');
+            }
+            options.push_str(RESOLVER_OPTION);
+        }
         let code_key = self.code_key(&prepared, worker.rung).await?;
         if let Some(key) = &code_key {
             job.code_cache = self.code_cache(key, worker.rung, &job, &lease).await?;
         }
-        Ok((worker, Running { job, collect, code_key, run, lease, permit }))
+        Ok((worker, Running { job, collect, code_key, connections, run, lease, permit }))
     }
 
     /// Names what V8's code cache of a text is good for; nothing for what is compiled in no time.
@@ -987,7 +1048,7 @@ impl Setup {
     async fn warm(&self, dependencies: &BTreeMap<String, String>) -> Result<(), SandboxError> {
         policy::check(dependencies, &self.settings.dependencies)?;
         self.account.check_node(self.host).await?;
-        self.shielded().await?;
+        self.shielded(None).await?;
         let wanted = self.account.wanted(self.host, dependencies).await?;
         let sandbox = self.host.lease(&wanted, &self.settings, WARM_TOOL_ID).await?;
         if !dependencies.is_empty() {
@@ -1030,6 +1091,7 @@ impl Setup {
             has_dependencies: !dependencies.is_empty(),
             tenant: self.settings.tenant_key.as_deref().map(Arc::from),
             tool_id,
+            loads_itself: false,
             forced: self.settings.start,
         }
     }
@@ -1046,6 +1108,7 @@ impl Setup {
             self.host.compile_soon(&spec, &sandbox.tree);
         }
         spec.packages.retain(|name| packages.contains(name));
+        spec.loads_itself = request.network.is_some();
         let mut worker = self.host.ladder().start(spec).await.map_err(|error| {
             tracing::error!(
                 target: NATIVE,
@@ -1112,7 +1175,7 @@ impl Setup {
         state: &CallState,
         settle: oneshot::Sender<Answer>,
     ) {
-        let Running { job, collect, code_key, run, lease, permit } = running;
+        let Running { job, collect, code_key, connections, run, lease, permit } = running;
         let given = code_key.filter(|_| job.code_cache.is_some());
         let rung = worker.rung;
         state.story.step(Step::Run, Some(rung), None);
@@ -1151,12 +1214,14 @@ impl Setup {
         let redactor = Redactor::new(request.env.values());
         report.stdout_tail = redactor.text(report.stdout_tail);
         report.stderr_tail = redactor.text(report.stderr_tail);
-        self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure));
+        let network = connections.usage();
+        self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure, network));
         if let Some((key, accepted)) = given.zip(report.took_cache) {
             self.host.compiled().judged(&key, accepted);
         }
         self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
+        drop(connections);
         drop(run); // removed in the background
         drop(lease);
         drop(permit);
@@ -1169,6 +1234,21 @@ impl Request {
         let raw = self.sandbox_config.as_ref().map(|config| config.get());
         raw.and_then(|json| serde_json::from_str(json).ok())
             .map_or(Value::Null, |config| log::redacted(&config))
+    }
+
+    /// The call's own rules.
+    fn network_rules(&self) -> Result<Option<Arc<Rules>>, SandboxError> {
+        let Some(value) = &self.network else { return Ok(None) };
+        let invalid = |text: String| SandboxError::new(Code::InvalidConfig, Phase::Validate, text);
+        match config::network_of(value) {
+            Ok((Network::Open, rules)) => Ok(Some(rules)),
+            // Sockets can be had, but lead nowhere.
+            Ok((Network::None, _)) => Ok(Some(Arc::new(Rules::nothing()))),
+            Err(NetworkProblem::Form) => {
+                Err(invalid(format!("network of the call must be {NETWORK_FORMS}, not {value}")))
+            }
+            Err(NetworkProblem::Rule(text)) => Err(invalid(format!("network of the call: {text}"))),
+        }
     }
 
     fn runtime(&self) -> Result<Runtime, SandboxError> {
@@ -1192,6 +1272,8 @@ impl CallState {
             talk: Mutex::default(),
             feeder: Feeder::default(),
             hand: Arc::default(),
+            #[cfg(target_os = "linux")]
+            caller: Mutex::default(),
         }
     }
 
@@ -1201,6 +1283,16 @@ impl CallState {
         let (talk, answers) = Talk::new(offer, events);
         *self.talk.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&talk));
         Some((talk, answers))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn last_refusal(&self) -> Option<String> {
+        self.caller.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.last_refusal()
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn last_refusal(&self) -> Option<String> {
+        None
     }
 
     /// From here on, `cleanup` waits for the call instead of ending it.
@@ -1252,7 +1344,7 @@ impl Story {
     }
 
     /// The call holds nothing any more: tells its usage, to who wants it, and gives how long its steps took.
-    fn over(&self, run: Option<(Rung, &RunReport)>, failure: Option<Code>) -> Spent {
+    fn over(&self, run: Option<(Rung, &RunReport)>, failure: Option<Code>, network: Option<Value>) -> Spent {
         let mut marks = self.timeline.marks();
         // The answer may not have got where that is noted.
         let settled = match (run, marks.iter().find(|mark| mark.step == Step::Run)) {
@@ -1265,7 +1357,10 @@ impl Story {
             spans.push((Step::Settled, self.began.elapsed().saturating_sub(settled)));
         }
         if let Some(events) = self.events.as_ref().filter(|_| self.wants_usage) {
-            let usage = usage(run, failure, self.began.elapsed(), &spans);
+            let mut usage = usage(run, failure, self.began.elapsed(), &spans);
+            if let Some(network) = network {
+                usage["network"] = network;
+            }
             events.event(EventKind::Usage, usage.to_string());
         }
         Spent {

@@ -45,7 +45,8 @@ use crate::{
 #[cfg(target_os = "linux")]
 use crate::{
     config::Network,
-    isolation::{Declined, Places, Quota, Survey, SurveyError, others_reach},
+    egress::Egress,
+    isolation::{Asked, Declined, Places, Quota, Survey, SurveyError, others_reach},
 };
 
 /// Threads of the core's runtime. Two, because nothing on it computes for long: it waits for processes.
@@ -141,6 +142,9 @@ pub struct Host {
     /// What the machine offers: where other users cannot get at what is in a store, and where they can.
     #[cfg(target_os = "linux")]
     surveys: [RetryCell<Survey, SurveyError>; 2],
+    /// Who is asked about connections.
+    #[cfg(target_os = "linux")]
+    egress: Arc<Egress>,
     /// Why there is no launcher, as long as there is none.
     #[cfg(target_os = "linux")]
     no_launcher: Mutex<Option<String>>,
@@ -395,6 +399,8 @@ impl Host {
             sweeping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             surveys: Default::default(),
+            #[cfg(target_os = "linux")]
+            egress: Arc::default(),
             #[cfg(target_os = "linux")]
             no_launcher: Mutex::default(),
             best_tier: Mutex::default(),
@@ -671,7 +677,9 @@ impl Host {
         let (places, no_reach, memory) = found.map_err(|error| not_known(&error))?;
         let quota = Quota::new(&settings.limits, settings.run_folders, memory);
         let tasks = settings.limits.tasks();
-        Ok(Ground::new(survey, settings.network, places, no_reach, tasks, quota))
+        let rules = Arc::clone(&settings.network_rules);
+        let asked = Asked { egress: Arc::clone(&self.egress), rules };
+        Ok(Ground::new(survey, settings.network, places, no_reach, tasks, quota, Some(asked)))
     }
 
     /// What the machine offers to processes that use this store.
@@ -804,7 +812,7 @@ impl Host {
         let reason = self.no_launcher.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let declined = Declined { why: reason.clone(), enable: "" };
         let survey = Survey::without_launcher(reason);
-        Some(Ground::new(&survey, Network::Open, Places::default(), None, 0, Err(declined)).report)
+        Some(Ground::new(&survey, Network::Open, Places::default(), None, 0, Err(declined), None).report)
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -887,9 +895,20 @@ impl Host {
             "withoutLauncher": self.without_launcher(),
             "isolation": *self.last_report.lock().unwrap_or_else(PoisonError::into_inner),
             "counters": self.counters.to_json(),
+            "connectionsRefused": self.connections_refused(),
             "durations": self.counters.durations(),
             "settings": settings.origins,
         })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn connections_refused(&self) -> u64 {
+        self.egress.refusals()
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn connections_refused(&self) -> u64 {
+        0
     }
 
     fn source_metrics(&self) -> Value {

@@ -1,12 +1,12 @@
 //! Runs function tools in fresh processes for a Node server. See `docs/ARCHITECTURE.md` for the map and the invariants.
 
-pub mod arguments;
 #[cfg(feature = "napi")]
 mod binding;
 pub mod code_cache;
 pub mod compile_cache;
 pub mod config;
 pub mod config_report;
+pub mod egress;
 pub mod error;
 pub mod executor;
 pub mod files;

@@ -5,7 +5,7 @@ pub use unix::{Reaped, is_passing, own_library, reap, register, wait_until_dead}
 
 #[cfg(target_os = "linux")]
 pub use linux::{
-    is_dead, is_outside, is_within, landlock_abi, mark_of, name_of, numbers, processes, resume_if_stopped,
+    is_dead, is_outside, landlock_abi, mark_of, name_of, numbers, process_of, processes, resume_if_stopped,
     set_mark, signal_exactly, signal_marked,
 };
 
@@ -167,6 +167,13 @@ mod linux {
         }
     }
 
+    /// The process of a thread, and its parent.
+    pub fn process_of(thread: i32) -> Option<(i32, i32)> {
+        let text = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+        let field = |name| text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok();
+        Some((field("Tgid:")?, field("PPid:")?))
+    }
+
     fn user_of(pid: i32) -> Option<u32> {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -215,18 +222,6 @@ mod linux {
         {
             signal_exactly(&entry, Signal::CONT);
         }
-    }
-
-    /// Whether this process is `above`, or below it by at most as many steps; nothing where `/proc` does not tell.
-    pub fn is_within(pid: i32, above: i32, steps: usize) -> Option<bool> {
-        let mut at = pid;
-        for _ in 0..steps {
-            if at == above || at == 0 {
-                break;
-            }
-            at = read(at)?.parent;
-        }
-        Some(at == above)
     }
 
     /// Whether this process lives, and in another process group than `group`.

@@ -10,6 +10,7 @@ use std::{ffi::c_long, sync::Arc};
 use native_sandbox_confine::{Instruction, Plan};
 use native_sandbox_executor::{
     config::{Network, RunFolders, Tier},
+    egress::Rules,
     isolation::{Declined, Ground, Places, Quota, Survey, others_reach},
     limits::CallLimits,
     process::{Command, ExitStatus, Spawner},
@@ -60,7 +61,7 @@ async fn inner() {
     let store = Store::open(folder.path()).unwrap();
     let told = match Survey::take(&launcher(), &store).await {
         Ok(survey) => {
-            let ground = Ground::new(&survey, Network::Open, Places::default(), None, 64, quota());
+            let ground = Ground::new(&survey, Network::Open, Places::default(), None, 64, quota(), None);
             serde_json::to_string(&ground.report).unwrap()
         }
         Err(error) => serde_json::to_string(&format!("unknown: {error}")).unwrap(),
@@ -243,8 +244,8 @@ async fn an_unprivileged_user_has_no_users_to_give_but_all_else() {
 
 #[test]
 fn the_report_of_a_tier_is_what_requirements_are_measured_by() {
-    let ground = Ground::new(&Survey::default(), Network::Open, Places::default(), None, 64, quota());
+    let ground = Ground::new(&Survey::default(), Network::Open, Places::default(), None, 64, quota(), None);
     assert_eq!(ground.report.tier, Tier::Base);
-    let text = ground.report.objection(Some(Tier::Confined), Network::Open).unwrap();
+    let text = ground.report.objection(Some(Tier::Confined), Network::Open, &Rules::default()).unwrap();
     assert!(text.contains("files") && text.contains("systemCalls"), "{text}");
 }

@@ -17,7 +17,6 @@ const KNOWN_HOSTS: &[&str] = &[
     "github.com",
     "h",
     "host",
-    "json-schema.org",
     "keepachangelog.com",
     "localhost",
     "r",

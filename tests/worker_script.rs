@@ -192,6 +192,7 @@ impl Bench {
         let ladder = RungLadder::new(Arc::new(TestSpawner), self.root.path().join("no-library"));
         let scripts = Scripts { zygote: script.clone(), worker: script };
         let spec = WorkerSpec {
+            loads_itself: false,
             breed: Arc::new(Breed {
                 node: node(),
                 memory_mb,

@@ -93,7 +93,6 @@ export const command = {
       text: 'a folder of this machine that gets the files that match when the function has returned: "out/**=results"',
       check: collected,
     },
-    validate: { type: 'boolean', text: 'check the argument against the inputSchema of the tool' },
     memory: { type: 'string', value: '<MiB>', text: 'heap of the function', check: wholeNumber(16, 1_048_576) },
     cpu: {
       type: 'string',
@@ -187,9 +186,6 @@ async function told(terminal, act) {
 /** @param {AbortSignal} [signal] ends the call; nothing is shown of it then */
 async function once(session, values, file, terminal, signal) {
   const tool = await toolOf(file);
-  if (values.validate && tool.schema === undefined) {
-    throw new UsageError(`--validate needs the inputSchema of a tool: ${file} has none`);
-  }
   const args = await argumentsOf(values.args);
   const given = await companionsOf(values, terminal);
   const call = await called(session, { tool, args, given: { ...given, signal }, values, terminal });
@@ -224,14 +220,7 @@ function storedTool(file) {
     throw new CommandError(`${file} is no function tool: it needs executeCode, the source text of the function`);
   }
   const { runtime = 'node22', timeout } = sandboxConfig ?? {};
-  return {
-    file,
-    runtime,
-    source: executeCode,
-    dependencies: dependencies ?? {},
-    timeout,
-    schema: stored.inputSchema ?? undefined,
-  };
+  return { file, runtime, source: executeCode, dependencies: dependencies ?? {}, timeout };
 }
 
 function read(file) {
@@ -371,7 +360,6 @@ async function called({ executor }, { tool, args, given, values, terminal }) {
     }
     call.result = await executor.executeFunctionTool(basename(tool.file), args, configOf(tool, dependencies, values), {
       ...given,
-      validate: values.validate,
       onLogs: (chunk) => {
         logs.push(chunk);
         if (!values.json) terminal.err(terminal.errStyle('dim', harmless(chunk.text)));
@@ -391,10 +379,10 @@ async function called({ executor }, { tool, args, given, values, terminal }) {
   return call;
 }
 
-function configOf({ source, runtime, timeout: stored, schema }, dependencies, { timeout = stored }) {
+function configOf({ source, runtime, timeout: stored }, dependencies, { timeout = stored }) {
   return {
     description: 'from the command line',
-    inputSchema: schema,
+    inputSchema: {},
     executeCode: source,
     dependencies,
     sandboxConfig: { provider: 'native', runtime, ...(timeout !== undefined && { timeout }) },

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    mounts,
+    listener, mounts,
     places::Places,
     plan::{Domain, Instruction, Plan, Rule, Step},
     scratch::bring_scratch,
@@ -147,7 +147,10 @@ pub unsafe fn apply_at(plan: &Plan, places: &Places) -> Result<(), Failed> {
             enter(domain, places).map_err(at(Step::Landlock))?;
         }
         if !plan.seccomp.is_empty() {
-            filter(&plan.seccomp).map_err(at(Step::Seccomp))?;
+            let (step, install): (_, Install) =
+                if plan.listener { (Step::Listener, listener::install) } else { (Step::Seccomp, filter) };
+            let program = program(&plan.seccomp).map_err(at(step))?;
+            install(&program).map_err(at(step))?;
         }
     }
     Ok(())
@@ -468,20 +471,24 @@ unsafe fn add_rule(ruleset: c_int, place: c_int, allowed: u64) -> Result<(), c_i
     unsafe { check_long(libc::syscall(add, ruleset, kind, &raw const rule, 0)).map(drop) }
 }
 
-unsafe fn filter(steps: &[Instruction]) -> Result<(), c_int> {
-    // An instruction is laid out as the kernel's.
-    let program = libc::sock_fprog {
-        len: u16::try_from(steps.len()).map_err(|_| libc::E2BIG)?,
-        filter: steps.as_ptr().cast_mut().cast(),
-    };
+/// A way to put the process under a filter.
+type Install = unsafe fn(&libc::sock_fprog) -> Result<(), c_int>;
+
+/// The steps as the kernel reads them; an instruction is laid out as the kernel's. Lives no longer than they do.
+fn program(steps: &[Instruction]) -> Result<libc::sock_fprog, c_int> {
+    let len = u16::try_from(steps.len()).map_err(|_| libc::E2BIG)?;
+    Ok(libc::sock_fprog { len, filter: steps.as_ptr().cast_mut().cast() })
+}
+
+unsafe fn filter(program: &libc::sock_fprog) -> Result<(), c_int> {
     // SAFETY: the kernel only reads the program, which lives across the calls.
     unsafe {
         // Without this flag (Linux 4.17), kernels before 5.16 slow filtered processes down by a Spectre mitigation.
         let (operation, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW);
-        if libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) == 0 {
+        if libc::syscall(libc::SYS_seccomp, operation, flags, ptr::from_ref(program)) == 0 {
             return Ok(());
         }
-        check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program))
+        check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, ptr::from_ref(program)))
     }
 }
 

@@ -7,7 +7,7 @@ use std::ffi::CString;
 use crate::plan::{CacheLink, Contents, Domain, Instruction, MAX_SLOTS, Plan, Rule, Scratch};
 
 /// Raised with every change to the layout.
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 
 /// The most bytes a plan may take. Fits into a packet of the launcher and of a zygote with room for the rest.
 pub const MAX_PLAN_BYTES: usize = 48 * 1024;
@@ -84,6 +84,7 @@ impl Plan {
             bytes.extend_from_slice(&[step.jump_if, step.jump_else]);
             put32(&mut bytes, step.operand);
         }
+        bytes.push(u8::from(self.listener));
         if bytes.len() > MAX_PLAN_BYTES { Err(Malformed) } else { Ok(bytes) }
     }
 
@@ -105,6 +106,7 @@ impl Plan {
         let landlock = if reader.flag()? { Some(reader.domain()?) } else { None };
         let count = reader.count(MAX_INSTRUCTIONS)?;
         let seccomp = (0..count).map(|_| reader.instruction()).collect::<Result<_, _>>()?;
+        let listener = reader.flag()?;
         if !reader.0.is_empty() {
             return Err(Malformed);
         }
@@ -118,6 +120,7 @@ impl Plan {
             capabilities,
             landlock,
             seccomp,
+            listener,
         })
     }
 }
@@ -262,6 +265,7 @@ mod tests {
                     Rule { path: c"/x \xff".into(), access: 6, needed: true },
                 ],
             }),
+            listener: true,
             seccomp: vec![Instruction { code: 6, jump_if: 1, jump_else: 2, operand: 0x7fff_0000 }],
         }
     }

@@ -13,6 +13,8 @@ mod bytes;
 mod cradle;
 #[cfg(target_os = "linux")]
 mod init;
+#[cfg(target_os = "linux")]
+mod listener;
 mod mark;
 #[cfg(target_os = "linux")]
 mod mounts;
@@ -29,6 +31,8 @@ pub use apply::{Failed, apply, apply_at, enter_group, remember_bounding, set_lim
 pub use bytes::{MAX_PLAN_BYTES, Malformed};
 #[cfg(target_os = "linux")]
 pub use cradle::{Cradle, FIRST_CHILD, dismiss};
+#[cfg(target_os = "linux")]
+pub use listener::{LISTENER_FD, LISTENER_WORD};
 pub use mark::{CALL_NUMBERS_END, Mark};
 #[cfg(target_os = "linux")]
 pub use pids::nest;

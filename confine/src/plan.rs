@@ -27,6 +27,8 @@ pub struct Plan {
     pub landlock: Option<Domain>,
     /// The seccomp filter to be under; none if empty.
     pub seccomp: Vec<Instruction>,
+    /// The filter asks, and its listener is sent through descriptor [`LISTENER_FD`](crate::LISTENER_FD).
+    pub listener: bool,
 }
 
 /// A `tmpfs` of a limited size, or several. Files beyond it are refused by `ENOSPC`.
@@ -178,6 +180,8 @@ pub enum Step {
     Landlock,
     /// Installing the seccomp filter.
     Seccomp,
+    /// Installing one that asks, and sending its listener.
+    Listener,
 }
 
 impl Step {
@@ -194,6 +198,7 @@ impl Step {
             Self::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
             Self::Landlock => "landlock",
             Self::Seccomp => "seccomp",
+            Self::Listener => "seccomp listener",
         }
     }
 }

@@ -352,6 +352,7 @@ fn step_of(step: confine::Step) -> Step {
         confine::Step::NoNewPrivileges => Step::NoNewPrivileges,
         confine::Step::Landlock => Step::Landlock,
         confine::Step::Seccomp => Step::Seccomp,
+        confine::Step::Listener => Step::Listener,
     }
 }
 

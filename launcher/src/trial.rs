@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString, c_int, c_long};
 
 use native_sandbox_confine::{self as confine, Cradle, FIRST_CHILD, Plan};
-use native_sandbox_protocol::trial::{Attempt, Outcomes, Trial};
+use native_sandbox_protocol::trial::{ALLOWED_PORT, Attempt, Outcomes, REFUSED_PORT, Trial};
 
 /// The first process of a PID namespace.
 const NAMESPACE_INIT: i32 = 1;
@@ -69,6 +69,7 @@ unsafe fn outcome(attempt: Attempt, trial: &Trial) -> u64 {
             Attempt::UtsNamespace => inode(c"/proc/self/ns/uts"),
             Attempt::PidNamespace => inode(c"/proc/self/ns/pid"),
             Attempt::Fill => fill(trial.room_bytes),
+            Attempt::Asking => asking(),
             // Not a worker's to try.
             Attempt::Sibling => 0,
         }
@@ -191,6 +192,38 @@ unsafe fn has_capabilities() -> bool {
 fn has_bounding() -> bool {
     // SAFETY: takes no memory.
     (0..64).any(|capability| unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) == 1 })
+}
+
+/// Whether whoever is asked about connections sees where they go.
+unsafe fn asking() -> u64 {
+    // SAFETY: the caller's promise.
+    let [allowed, refused] = unsafe { [ALLOWED_PORT, REFUSED_PORT].map(|port| connect(port)) };
+    match (allowed == libc::EACCES, refused == libc::EACCES) {
+        (false, true) => libc::EPERM.unsigned_abs().into(),
+        (true, _) => libc::ENOENT.unsigned_abs().into(),
+        (false, false) => 0,
+    }
+}
+
+/// An errno.
+unsafe fn connect(port: u16) -> c_int {
+    // SAFETY: plain data that may be all zero, filled as the kernel wants it; the descriptor is this function's own.
+    unsafe {
+        let socket =
+            libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
+        if socket < 0 {
+            return *libc::__errno_location();
+        }
+        let mut address: libc::sockaddr_in = std::mem::zeroed();
+        address.sin_family = libc::sa_family_t::try_from(libc::AF_INET).unwrap_or(0);
+        address.sin_port = port.to_be();
+        address.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
+        let length = libc::socklen_t::try_from(std::mem::size_of::<libc::sockaddr_in>()).unwrap_or(0);
+        let connected = libc::connect(socket, (&raw const address).cast(), length);
+        let errno = if connected == 0 { 0 } else { *libc::__errno_location() };
+        libc::close(socket);
+        errno
+    }
 }
 
 unsafe fn inode(path: &CStr) -> u64 {

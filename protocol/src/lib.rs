@@ -193,10 +193,12 @@ pub enum Step {
     Scratch,
     /// Entering a control group.
     Group,
+    /// Installing a seccomp filter that asks, and sending its listener.
+    Listener,
 }
 
 impl Step {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 24] = [
         Self::Receive,
         Self::Arguments,
         Self::Pipe,
@@ -220,6 +222,7 @@ impl Step {
         Self::Proc,
         Self::Scratch,
         Self::Group,
+        Self::Listener,
     ];
 
     /// The name people read.
@@ -248,6 +251,7 @@ impl Step {
             Self::Proc => "mount of /proc",
             Self::Scratch => "mount of run folders",
             Self::Group => "cgroup.procs",
+            Self::Listener => "seccomp listener",
         }
     }
 

@@ -57,11 +57,20 @@ pub enum Attempt {
     /// A signal from a worker that was forked into a PID namespace of its own to one in another: `ESRCH` if it is not seen.
     /// `EPERM` where such a namespace can't be had.
     Sibling,
+    /// A connection to [`ALLOWED_PORT`] of this machine, and, where that is not refused, one to [`REFUSED_PORT`]: `EPERM` if the second was
+    /// refused alone; `ENOENT` if both were; 0 if none was.
+    Asking,
 }
+
+/// A port of loopback that who is asked allows; whether anybody listens there is all the same.
+pub const ALLOWED_PORT: u16 = 9;
+
+/// One that is not.
+pub const REFUSED_PORT: u16 = 11;
 
 impl Attempt {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Read,
         Self::Write,
         Self::Environment,
@@ -80,6 +89,7 @@ impl Attempt {
         Self::PidNamespace,
         Self::Fill,
         Self::Sibling,
+        Self::Asking,
     ];
 }
 

@@ -236,12 +236,6 @@ impl BindingExecutor {
         self.inner.listed_env().to_string()
     }
 
-    /// Whether arguments are checked where a call does not say.
-    #[napi(catch_unwind)]
-    pub fn validates(&self) -> bool {
-        self.inner.validates()
-    }
-
     /// Permits and queue lengths of the whole process.
     #[napi(catch_unwind)]
     pub fn stats(&self) -> Vec<QueueStats> {

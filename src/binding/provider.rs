@@ -61,17 +61,11 @@ impl BindingRules {
         Self { inner: Rules::new(&options_json, &env_json) }
     }
 
-    /// Whether arguments are checked where a call does not say.
-    #[napi(catch_unwind)]
-    pub fn validates(&self) -> bool {
-        self.inner.validates()
-    }
-
-    /// A plan, or the outcome of a call that cannot run. `isLong`: making it may take long.
+    /// A plan, or the outcome of a call that cannot run.
     #[napi(catch_unwind, ts_return_type = "Promise<ProviderPlan | Outcome>")]
-    pub fn plan<'env>(&self, env: &'env Env, request: String, is_long: bool) -> napi::Result<Object<'env>> {
+    pub fn plan<'env>(&self, env: &'env Env, request: String) -> napi::Result<Object<'env>> {
         let (settle, promise) = promise(env)?;
-        self.inner.plan_then(request, is_long, move |plan| {
+        self.inner.plan_then(request, move |plan| {
             settle(match plan {
                 Ok(inner) => Either::A(BindingPlan { inner }),
                 Err(error) => Either::B(Outcome::from(error)),

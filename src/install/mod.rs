@@ -51,11 +51,12 @@ use redact::redact;
 use tail::Tail;
 
 use crate::{
+    egress::RESOLVER_OPTION,
     error::{Code, Phase, SandboxError},
     gauge,
     isolation::{self, NpmPlaces, Shield},
     log,
-    process::{Command, ExitStatus, Limits, Process, Spawner},
+    process::{Attend, Command, ExitStatus, Limits, Process, Spawner},
     store::{
         About, Staging, Store, StoreError, Tree, TreeKey,
         reading::{read_below, replace_file},
@@ -358,6 +359,8 @@ impl Attempt {
             args,
             env,
             plan: ctx.shield.npm_install(user, &prepared.places),
+            #[cfg(unix)]
+            attend: ctx.shield.attend_npm(&prepared.settings.hosts(&ctx.env)),
             limits: Limits::default(),
             watch: ctx.bounds.first_phase(vec![self.dir.clone()], cache),
         };
@@ -469,6 +472,8 @@ impl Attempt {
             args: npm::rebuild_args(folders),
             env: builder.env.clone(),
             plan: ctx.shield.npm_rebuild(builder.user, &builder.places),
+            #[cfg(unix)]
+            attend: ctx.shield.attend("an install script"),
             limits: ctx.bounds.of_process(),
             watch: builder.watch.clone(),
         };
@@ -495,7 +500,12 @@ impl Attempt {
         npm: &Npm,
         run: Run,
     ) -> Result<Option<Failed>, SandboxError> {
-        let Run { args, env, plan, limits, watch } = run;
+        #[cfg(unix)]
+        let attend = run.attend.clone();
+        let Run { args, mut env, plan, limits, watch, .. } = run;
+        if ctx.shield.looks_up_names() {
+            env.push(("RES_OPTIONS".into(), RESOLVER_OPTION.into()));
+        }
         self.stderr = new_tail();
         let group = match watch.scripts {
             Some(_) => ctx.shield.group().await.map_err(failure)?,
@@ -507,6 +517,8 @@ impl Attempt {
             env,
             cwd: self.dir.clone(),
             confinement: plan,
+            #[cfg(unix)]
+            attend,
             limits,
             group,
             ..Command::default()
@@ -689,6 +701,8 @@ struct Run {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     plan: Option<Arc<Plan>>,
+    #[cfg(unix)]
+    attend: Option<Arc<dyn Attend>>,
     limits: Limits,
     watch: Watch,
 }

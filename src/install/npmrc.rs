@@ -134,6 +134,26 @@ impl Settings {
         }
     }
 
+    /// The hosts that npm itself talks to, as `host:port`: registries, and proxies of the settings and of the environment.
+    pub(super) fn hosts(&self, env: &Env) -> Vec<String> {
+        /// Where no setting names a registry.
+        const DEFAULT: &str = "https://registry.npmjs.org";
+        let is_host = |key: &str| {
+            key == "registry"
+                || key.ends_with(":registry")
+                || ["proxy", "https-proxy", "http-proxy"].contains(&key)
+        };
+        let settings = self.values.iter().filter(|(key, _)| is_host(key)).map(|(_, value)| value.as_str());
+        let of_env = ["http_proxy", "https_proxy", "proxy"].into_iter().flat_map(|name| {
+            [name.to_owned(), name.to_uppercase()]
+                .into_iter()
+                .filter_map(|name| env.get(&name))
+                .map(String::as_str)
+        });
+        let default = self.get("registry").is_none().then_some(DEFAULT);
+        settings.chain(of_env).chain(default).filter_map(host_of).collect()
+    }
+
     /// The settings that decide what is in a tree: where packages come from (`registry`, `@scope:registry`), and how npm lays them
     /// out. Without credentials: who asks does not change what a version is.
     pub(super) fn of_trees(&self) -> BTreeMap<String, String> {
@@ -351,6 +371,22 @@ fn reference(text: &str) -> Option<(&str, bool, usize)> {
     is_name.then_some((name, optional, "${".len() + end + 1))
 }
 
+/// `host:port` of an address.
+fn host_of(address: &str) -> Option<String> {
+    let (scheme, rest) = address.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let has_port =
+        host.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    match (host.is_empty(), has_port) {
+        (true, _) => None,
+        (false, true) => Some(host.to_owned()),
+        (false, false) => {
+            Some(format!("{host}:{}", if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 }))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -358,6 +394,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn the_hosts_that_npm_talks_to_are_those_of_its_registries_and_proxies() {
+        let text = "registry=https://me:x@npm.example/a/b\n@acme:registry=http://127.0.0.1:4873/\nhttps-proxy=http://[::1]:3128";
+        let env = env(&[("HTTP_PROXY", "http://proxy.example"), ("NO_PROXY", "x")]);
+        let mut hosts = settings(text, &env).hosts(&env);
+        hosts.sort();
+        assert_eq!(hosts, ["127.0.0.1:4873", "[::1]:3128", "npm.example:443", "proxy.example:80"]);
+        assert_eq!(Settings::default().hosts(&Env::new()), ["registry.npmjs.org:443"]);
+        for none in ["", "npm.example", "http://", "http:///x"] {
+            assert_eq!(host_of(none), None, "{none}");
+        }
+    }
 
     fn env(pairs: &[(&str, &str)]) -> Env {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

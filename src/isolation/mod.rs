@@ -28,6 +28,8 @@ pub use policy::{Offered, Places, Policy, Run, Zygote};
 #[cfg(target_os = "linux")]
 pub use quota::{Declined, Quota};
 pub use report::{Layer, Report};
+#[cfg(target_os = "linux")]
+pub use shield::Asked;
 pub use shield::{Ground, Shield};
 #[cfg(target_os = "linux")]
 pub use survey::{Survey, SurveyError};

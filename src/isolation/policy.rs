@@ -86,6 +86,8 @@ pub struct Offered {
     pub quotas: bool,
     /// And such a one for each worker that is forked by a base zygote.
     pub worker_pids: bool,
+    /// A filter that asks the host, which sees what is asked.
+    pub asking: bool,
     /// They are to be had in a user namespace only: the host is not root.
     pub only_in_user_namespaces: bool,
 }
@@ -341,6 +343,7 @@ impl Policy {
             modes,
             one_user: self.terms().one_user,
             local_sockets: places.reads_all,
+            asks: self.asks() && !places.reads_all,
         };
         let plan = self.npm(user, places, terms);
         let is_host = user.is_none() && !self.offered.only_in_user_namespaces;
@@ -384,7 +387,13 @@ impl Policy {
             modes: if self.offered.private_users { Modes::Free } else { Modes::Refused },
             one_user: !self.offered.private_users,
             local_sockets: false,
+            asks: self.asks(),
         }
+    }
+
+    /// Whether the host is asked about connections. Without a network there are none.
+    pub(super) fn asks(&self) -> bool {
+        self.offered.asking && self.offered.seccomp && self.network == Network::Open
     }
 
     fn system(&self, born: Born) -> Vec<Rule> {
@@ -467,6 +476,8 @@ impl Policy {
             capabilities,
             landlock: (abi > 0).then_some(domain),
             born_nested: false,
+            // What is forked is under the filter of its zygote, which asks for it.
+            listener: terms.asks && is_first,
             seccomp: part.map_or_else(Vec::new, |part| seccomp::filter(terms, part)),
         }
     }
@@ -555,6 +566,7 @@ mod tests {
                 pids: true,
                 quotas: true,
                 worker_pids: true,
+                asking: true,
                 only_in_user_namespaces: !private_users,
             },
             Places {
@@ -598,6 +610,7 @@ mod tests {
             match plan.seccomp.len() {
                 0 => "none",
                 1..20 => "of nesting",
+                _ if plan.listener => "that asks",
                 _ => "yes",
             },
         );

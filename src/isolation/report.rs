@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use crate::config::{Network, Tier};
+use crate::{
+    config::{Network, Tier},
+    egress::Rules,
+};
 
 /// One way in which a function is kept apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -100,7 +103,7 @@ impl Report {
     }
 
     /// Why calls that need this cannot be served.
-    pub fn objection(&self, required: Option<Tier>, network: Network) -> Option<String> {
+    pub fn objection(&self, required: Option<Tier>, network: Network, rules: &Rules) -> Option<String> {
         if let Some(tier) = required.filter(|tier| *tier > self.tier) {
             return Some(format!(
                 "isolation {{ require: \"{}\" }} cannot be met: the tier in force is \"{}\"; missing: {}. See isolationReport()",
@@ -109,9 +112,14 @@ impl Report {
                 self.missing_names(tier),
             ));
         }
-        let closed = self.layers.iter().find(|layer| layer.name == "networkClosed");
-        let closed = closed.filter(|layer| network == Network::None && !layer.in_force)?;
-        Some(format!("network: \"none\" cannot be enforced here: {}. See isolationReport()", told(closed)))
+        let (name, what) = match network {
+            Network::None => ("networkClosed", "network: \"none\"".to_owned()),
+            // What it closes is closed where that can be had: a layer of its own says whether it is.
+            Network::Open if *rules == Rules::default() => return None,
+            Network::Open => ("networkRules", format!("network: {}", rules.to_value())),
+        };
+        let missing = self.layers.iter().find(|layer| layer.name == name && !layer.in_force)?;
+        Some(format!("{what} cannot be enforced here: {}. See isolationReport()", told(missing)))
     }
 }
 
@@ -131,6 +139,7 @@ mod tests {
             layer("files", Tier::Confined, landlock),
             layer("privateUser", Tier::Confined, user).optional(),
             layer("networkClosed", Tier::Confined, landlock).optional(),
+            layer("networkRules", Tier::Confined, landlock).optional(),
             layer("pidNamespace", Tier::Isolated, false),
         ])
     }
@@ -150,11 +159,14 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let report = report(false, false);
-        assert_eq!(report.objection(Some(Tier::Base), Network::Open), None);
-        let text = report.objection(Some(Tier::Confined), Network::Open).unwrap();
+        let open = &Rules::default();
+        assert_eq!(report.objection(Some(Tier::Base), Network::Open, open), None);
+        let text = report.objection(Some(Tier::Confined), Network::Open, open).unwrap();
         assert!(text.contains("missing: files (no).") && !text.contains("privateUser"), "{text}");
-        let text = report.objection(Some(Tier::Isolated), Network::Open).unwrap();
+        let text = report.objection(Some(Tier::Isolated), Network::Open, open).unwrap();
         assert!(text.contains("files (no); pidNamespace (no)"), "{text}");
-        assert!(report.objection(None, Network::None).unwrap().contains("networkClosed"));
+        assert!(report.objection(None, Network::None, open).unwrap().contains("networkClosed"));
+        let text = report.objection(None, Network::Open, &Rules::nothing()).unwrap();
+        assert!(text.starts_with("network: {\"allow\":[]} cannot be enforced here: networkRules"), "{text}");
     }
 }

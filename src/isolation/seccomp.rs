@@ -197,6 +197,7 @@ const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 const AF_NETLINK: u32 = 16;
 const NETLINK_ROUTE: u32 = 0;
+const MSG_FASTOPEN: u32 = 0x2000_0000;
 const SOCK_STREAM: u32 = 1;
 const SOCK_DGRAM: u32 = 2;
 const SOCK_SEQPACKET: u32 = 5;
@@ -204,26 +205,6 @@ const SOCK_SEQPACKET: u32 = 5;
 const SOCKET_KIND_BITS: u32 = 0xf;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
-
-/// Options of sockets that programs use, as ranges for each level (`asm-generic/socket.h`, `linux/in.h`, `in6.h`, `tcp.h`, `udp.h`,
-/// `netlink.h`). Not among them: programs in the kernel (packet filters, classic ones too), other protocols laid over a socket (TLS,
-/// IPsec), keys of TCP, memory shared with the network card, polling of the card, and sockets put together by hand.
-const SOCKET_OPTIONS: &[(u32, &[(u32, u32)])] = &[
-    // SOL_SOCKET: sizes, times, reuse, priority; SO_PASSCRED; SO_RCVLOWAT to SO_SNDTIMEO; SO_BINDTODEVICE; SO_DETACH_FILTER; SO_TIMESTAMP;
-    // SO_TIMESTAMPNS, SO_MARK; SO_TIMESTAMPING; SO_RXQ_OVFL to SO_PEEK_OFF; SO_MAX_PACING_RATE; SO_INCOMING_CPU; newer times
-    (1, &[(2, 16), (18, 21), (25, 25), (27, 27), (29, 29), (35, 37), (40, 42), (47, 47), (49, 49), (63, 67)]),
-    // IPPROTO_IP: all but IPsec (16, 17) and what is for raw and tunnelled packets; multicast
-    (0, &[(1, 15), (18, 21), (24, 25), (32, 51)]),
-    // IPPROTO_IPV6: hops and multicast; IPV6_V6ONLY; IPV6_MULTICAST_ALL; multicast; what is told of packets; IPV6_DONTFRAG; traffic class;
-    // addresses to prefer, and devices
-    (41, &[(16, 26), (29, 30), (33, 33), (42, 53), (60, 62), (66, 67), (70, 72), (74, 76)]),
-    // IPPROTO_TCP: all but TCP_MD5SIG (14), TCP_REPAIR (19 to 22), TCP_ULP (31), TCP_FASTOPEN_KEY (33), TCP_ZEROCOPY_RECEIVE (35), TCP_AO (38 on)
-    (IPPROTO_TCP, &[(1, 13), (15, 18), (23, 28), (30, 30), (34, 34), (36, 37)]),
-    // IPPROTO_UDP: UDP_CORK; checksums, segments. Not UDP_ENCAP (100).
-    (IPPROTO_UDP, &[(1, 1), (101, 104)]),
-    // SOL_NETLINK
-    (270, &[(1, 12)]),
-];
 
 /// What becomes of changes to modes, owners, times and attributes of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -250,6 +231,8 @@ pub(super) struct Terms {
     pub(super) one_user: bool,
     /// Sockets of the machine's own services may be used (npm, for git over ssh).
     pub(super) local_sockets: bool,
+    /// The host is asked about connections, listening, and sockets of datagrams.
+    pub(super) asks: bool,
 }
 
 /// Which part of the rules a filter has.
@@ -273,6 +256,8 @@ enum When {
     NotSelf(u32),
     /// The first argument is not 0, the caller itself, or the second is this limit and the third says what it is to be.
     ForeignLimit(u32),
+    /// Never: the host is asked.
+    Asked,
     /// Always, but where the argument is a null pointer nothing is done, as if it were done.
     NothingIfNull(u32),
     /// One of these bits is set.
@@ -289,11 +274,10 @@ enum When {
         internet: bool,
         routes: bool,
         local: bool,
+        asks: bool,
     },
     /// The pair is not one of streams or of packets.
     ConnectablePair,
-    /// The option of a socket is none of [`SOCKET_OPTIONS`]. The kernel answers `ENOPROTOOPT` to those that it does not know, and so does this.
-    ForeignSocketOption,
 }
 
 /// One rule.
@@ -341,8 +325,12 @@ fn rules(terms: Terms) -> Vec<Rule> {
         &["clone"],
     );
     add("is about more than the caller, or lets others at it", OneOf(0, PRCTLS), &["prctl"]);
-    let socket =
-        When::ForeignSocket { internet: !terms.no_network, routes: terms.routes, local: terms.local_sockets };
+    let socket = When::ForeignSocket {
+        internet: !terms.no_network,
+        routes: terms.routes,
+        local: terms.local_sockets,
+        asks: terms.asks,
+    };
     let why = if terms.no_network {
         "all network is closed"
     } else {
@@ -356,11 +344,20 @@ fn rules(terms: Terms) -> Vec<Rule> {
             &["socketpair"],
         );
     }
-    add(
-        "runs a filter of packets in the kernel, or lays a rarer protocol over a socket: wide ways into it",
-        When::ForeignSocketOption,
-        &["setsockopt"],
-    );
+    if terms.asks {
+        let why = "the host says where to: src/egress/";
+        add(why, When::Asked, &["connect", "listen"]);
+        // Clients then connect first, which is asked about.
+        let fast = |argument| When::AnyBit(argument, MSG_FASTOPEN);
+        let why = "connects by the way, and the address may lie where another thread changes it";
+        rules.extend([("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)].map(|(name, argument)| Rule {
+            name,
+            when: fast(argument),
+            errno: libc::EOPNOTSUPP,
+            why,
+        }));
+    }
+    let mut add = |why, when, names: &[&'static str]| rules.extend(refuse_all(why, when, names));
     let mark = "takes off the mark that what a launcher starts is known by";
     add(
         "sets limits of other processes of the same user, or takes off the mark that what a launcher starts is known by",
@@ -566,6 +563,8 @@ fn modes(modes: Modes) -> Vec<Rule> {
 impl std::fmt::Display for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let errno = match self.errno {
+            _ if self.when == When::Asked => "the host",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
             0 => "nothing, as if done",
             libc::ENOSYS => "ENOSYS",
             _ => "EPERM",
@@ -589,6 +588,11 @@ fn step(code: u32, operand: u32, jump_if: u8, jump_else: u8) -> Instruction {
 
 fn allow() -> Instruction {
     step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0)
+}
+
+/// The kernel waits for the answer of whoever has the filter's listener.
+fn ask() -> Instruction {
+    step(RETURN, libc::SECCOMP_RET_USER_NOTIF, 0, 0)
 }
 
 fn refuse(errno: i32) -> Instruction {
@@ -656,6 +660,7 @@ fn body(rule: &Rule) -> Vec<Instruction> {
     let mut steps = Vec::new();
     match rule.when {
         When::Always => steps.push(refuse),
+        When::Asked => steps.push(ask()),
         When::NotZero(argument) => {
             steps.push(load(argument));
             steps.extend(answer_if(&[0], allow));
@@ -709,16 +714,17 @@ fn body(rule: &Rule) -> Vec<Instruction> {
             steps.extend(answer_if(&IOCTL_KINDS, allow));
             steps.push(self::refuse(libc::ENOTTY));
         }
-        When::ForeignSocket { internet, routes, local } => {
-            let protocol_of = |protocols: &[u32]| {
+        When::ForeignSocket { internet, routes, local, asks } => {
+            let protocol_of = |protocols: &[u32], answer| {
                 let mut steps = vec![load(2)];
-                steps.extend(answer_if(protocols, allow));
+                steps.extend(answer_if(protocols, answer));
                 steps.push(refuse);
                 steps
             };
             let mut of_internet = vec![load(1), step(AND, SOCKET_KIND_BITS, 0, 0)];
-            of_internet.extend(only_if(SOCK_STREAM, protocol_of(&[0, IPPROTO_TCP])));
-            of_internet.extend(only_if(SOCK_DGRAM, protocol_of(&[0, IPPROTO_UDP])));
+            of_internet.extend(only_if(SOCK_STREAM, protocol_of(&[0, IPPROTO_TCP], allow)));
+            let of_datagrams = if asks { ask() } else { allow };
+            of_internet.extend(only_if(SOCK_DGRAM, protocol_of(&[0, IPPROTO_UDP], of_datagrams)));
             of_internet.push(refuse);
             let of_routes = if routes { allow } else { refuse };
             let mut of_netlink = vec![load(2)];
@@ -740,19 +746,6 @@ fn body(rule: &Rule) -> Vec<Instruction> {
             steps.extend(only_if(AF_UNIX, local));
             steps.push(refuse);
         }
-        When::ForeignSocketOption => {
-            let unknown = self::refuse(libc::ENOPROTOOPT);
-            steps.push(load(1));
-            for (level, ranges) in SOCKET_OPTIONS {
-                let mut options = vec![load(2)];
-                for (first, last) in *ranges {
-                    options.extend([step(IF_AT_LEAST, *first, 0, 2), step(IF_MORE, *last, 1, 0), allow]);
-                }
-                options.push(unknown);
-                steps.extend(only_if(*level, options));
-            }
-            steps.push(unknown);
-        }
     }
     steps
 }
@@ -769,12 +762,14 @@ mod tests {
         modes: Modes::Refused,
         one_user: true,
         local_sockets: false,
+        asks: false,
     };
+    const ASKING: Terms = Terms { asks: true, ..OPEN };
     const CLOSED: Terms = Terms { no_network: true, routes: false, ..OPEN };
     const PRIVATE: Terms = Terms { modes: Modes::Free, one_user: false, ..OPEN };
     const INSTALL: Terms = Terms { modes: Modes::Ignored, ..OPEN };
     const GIT: Terms = Terms { local_sockets: true, ..PRIVATE };
-    const ALL_TERMS: [Terms; 5] = [OPEN, CLOSED, PRIVATE, INSTALL, GIT];
+    const ALL_TERMS: [Terms; 6] = [OPEN, CLOSED, PRIVATE, INSTALL, GIT, ASKING];
     const ARCHS: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 
     /// What the kernel does with a filter, as far as ours go.
@@ -819,6 +814,7 @@ mod tests {
     fn answer_of(filter: &[Instruction], arch: Arch, number: u32, arguments: [u64; 6]) -> Option<i32> {
         match run(filter, arch.audit(), number, arguments) {
             libc::SECCOMP_RET_ALLOW => None,
+            libc::SECCOMP_RET_USER_NOTIF => Some(ASKED),
             refused => Some((refused & 0xffff).cast_signed()),
         }
     }
@@ -835,6 +831,8 @@ mod tests {
 
     const EPERM: Option<i32> = Some(libc::EPERM);
     const ENOSYS: Option<i32> = Some(libc::ENOSYS);
+    /// No errno.
+    const ASKED: i32 = -1;
     /// Arguments of which the kernel, and a filter, could make anything.
     const SOME_ARGUMENTS: [[u64; 6]; 3] = [[0; 6], [1; 6], [u64::MAX; 6]];
 
@@ -854,6 +852,11 @@ mod tests {
                         "allow" => answers == [None; 3] && is_ruled.is_none(),
                         "refuse" => answers == [EPERM; 3] && is_ruled == Some(When::Always),
                         "absent" => answers == [ENOSYS; 3],
+                        "asked" if !terms.asks => answers == [None; 3] && is_ruled.is_none(),
+                        "asked" => {
+                            is_ruled.is_some()
+                                && answers.contains(&Some(ASKED)) == (is_ruled == Some(When::Asked))
+                        }
                         "one user" if !terms.one_user => answers == [None; 3] && is_ruled.is_none(),
                         "one user" => !answers.contains(&None),
                         "arguments" if *name == "socketpair" && terms.local_sockets => is_ruled.is_none(),
@@ -1048,44 +1051,24 @@ mod tests {
     }
 
     #[test]
-    fn options_of_sockets_are_those_that_programs_use() {
-        let option = |level, name| answer(OPEN, "setsockopt", [3, level, name, 0, 4, 0]);
-        // SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, SO_REUSEPORT, SO_RCVTIMEO, SO_RCVBUF; TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT,
-        // TCP_USER_TIMEOUT, TCP_FASTOPEN_CONNECT; IP_TTL, IP_RECVERR, IP_ADD_MEMBERSHIP, IP_PKTINFO; IPV6_V6ONLY, IPV6_UNICAST_HOPS,
-        // IPV6_JOIN_GROUP, IPV6_RECVPKTINFO, IPV6_TCLASS; UDP_SEGMENT, UDP_GRO; NETLINK_ADD_MEMBERSHIP, NETLINK_GET_STRICT_CHK
-        for (level, names) in [
-            (1, &[2, 9, 13, 15, 20, 8, 7, 6][..]),
-            (6, &[1, 4, 5, 6, 18, 30]),
-            (0, &[2, 11, 35, 8, 10, 1]),
-            (41, &[26, 16, 20, 49, 67, 23, 25]),
-            (17, &[103, 104]),
-            (270, &[1, 12]),
-        ] {
-            for name in names {
-                assert_eq!(option(level, *name), None, "{level} {name}");
-            }
+    fn where_connections_are_asked_about_no_way_leads_around_the_question() {
+        let socket = |kind, protocol| answer(ASKING, "socket", [2, kind, protocol, 0, 0, 0]);
+        assert_eq!([socket(1, 0), socket(1, 6)], [None; 2]);
+        for kind in [2, 2 | 0o2_004_000] {
+            assert_eq!([socket(kind, 0), socket(kind, 17)], [Some(ASKED); 2]);
+            assert_eq!(socket(kind, 136), EPERM);
         }
-        // SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF, SO_BUSY_POLL, SO_ZEROCOPY, SO_TXTIME, SO_PREFER_BUSY_POLL;
-        // TCP_ULP, TCP_MD5SIG, TCP_MD5SIG_EXT, TCP_REPAIR, TCP_FASTOPEN_KEY, TCP_AO_ADD_KEY; IP_XFRM_POLICY, IPT_SO_SET_REPLACE;
-        // IPV6_ADDRFORM, IPV6_FLOWLABEL_MGR, IPV6_XFRM_POLICY; UDP_ENCAP; levels of other protocols and of the kernel's own
-        for (level, names) in [
-            (1, &[26, 50, 51, 52, 46, 60, 61, 69, 99, 1 << 31][..]),
-            (6, &[31, 14, 32, 19, 33, 38]),
-            (0, &[17, 16, 64, 65]),
-            (41, &[1, 32, 35, 64]),
-            (17, &[100, 99]),
-            (132, &[1]),
-            (255, &[1]),
-            (263, &[1]),
-            (282, &[1]),
-            (284, &[1]),
-        ] {
-            for name in names {
-                assert_eq!(option(level, *name), Some(libc::ENOPROTOOPT), "{level} {name}");
-            }
+        assert_eq!(["connect", "listen"].map(|call| answer(ASKING, call, [3; 6])), [Some(ASKED); 2]);
+        for (call, at) in [("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)] {
+            let with = |flags| {
+                let mut arguments = [3, 1, 1, 0, 1, 16];
+                arguments[at] = flags;
+                answer(ASKING, call, arguments)
+            };
+            // MSG_NOSIGNAL, MSG_DONTWAIT; MSG_FASTOPEN, alone and with these.
+            assert_eq!([with(0x4000), with(0x4040)], [None; 2]);
+            assert_eq!([with(0x2000_0000), with(0x2000_4040)], [Some(libc::EOPNOTSUPP); 2]);
         }
-        // The kernel looks at 32 bits.
-        assert_eq!(option(1 << 32 | 1, 1 << 32 | 26), Some(libc::ENOPROTOOPT));
     }
 
     #[test]
@@ -1190,6 +1173,7 @@ mod tests {
         let mut text = String::new();
         for (name, terms) in [
             ("one user", OPEN),
+            ("connections asked about", ASKING),
             ("no network, users of their own", Terms { no_network: true, routes: false, ..PRIVATE }),
         ] {
             writeln!(text, "{name}").unwrap();

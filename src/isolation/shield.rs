@@ -1,5 +1,10 @@
 //! The plans of one executor's processes: none where nothing can be given up.
 
+#[cfg(target_os = "linux")]
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+};
 use std::{path::Path, sync::Arc};
 
 use native_sandbox_confine::Plan;
@@ -15,7 +20,12 @@ use super::{
     survey::Survey,
 };
 #[cfg(target_os = "linux")]
-use crate::{config::Network, store::compile_cache::CacheLink};
+use crate::{
+    config::Network,
+    egress::{Caller, Egress, Known, Rules},
+    process::{Attend, Process},
+    store::compile_cache::CacheLink,
+};
 use crate::{
     config::Tier,
     group::{CallGroups, Found, Group, find::ENABLE},
@@ -27,7 +37,44 @@ use crate::{
 pub struct Shield {
     #[cfg(target_os = "linux")]
     policy: Option<Policy>,
+    /// Who answers what their filters ask.
+    #[cfg(target_os = "linux")]
+    network: Option<Asked>,
     groups: Option<CallGroups>,
+}
+
+/// Who is asked about connections, and by which rules they answer. Compared by the rules.
+#[cfg(target_os = "linux")]
+#[derive(Clone)]
+pub struct Asked {
+    /// All callers of the process.
+    pub egress: Arc<Egress>,
+    /// What the executor allows.
+    pub rules: Arc<Rules>,
+}
+
+#[cfg(target_os = "linux")]
+impl PartialEq for Asked {
+    fn eq(&self, other: &Self) -> bool {
+        self.rules == other.rules
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Eq for Asked {}
+
+#[cfg(target_os = "linux")]
+impl Hash for Asked {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.rules.hash(state);
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.rules.fmt(f)
+    }
 }
 
 /// What an executor's isolation comes to.
@@ -76,6 +123,23 @@ impl Ground {
 
 #[cfg(not(target_os = "linux"))]
 impl Shield {
+    /// Nobody is asked.
+    #[cfg(unix)]
+    pub fn attend(&self, _: &str) -> Option<Arc<dyn crate::process::Attend>> {
+        None
+    }
+
+    /// Nobody is asked.
+    #[cfg(unix)]
+    pub fn attend_npm(&self, _: &[String]) -> Option<Arc<dyn crate::process::Attend>> {
+        None
+    }
+
+    /// They are looked up as anywhere.
+    pub fn looks_up_names(&self) -> bool {
+        false
+    }
+
     /// Whether it gives any.
     pub fn gives_users(&self) -> bool {
         false
@@ -123,6 +187,41 @@ impl Shield {
     /// Whether processes get users that nobody else has.
     pub fn gives_users(&self) -> bool {
         self.policy.as_ref().is_some_and(|policy| policy.offered.private_users)
+    }
+
+    /// Who answers what a process asks that is started for this; none where none asks.
+    pub fn attend(&self, what: &str) -> Option<Arc<dyn Attend>> {
+        let Asked { egress, rules } = self.asked()?;
+        Some(egress.attendant(vec![Arc::clone(rules)], what.to_owned()))
+    }
+
+    /// Who answers what npm asks: where not all is open, it may connect to these hosts, wherever they are, and to nothing else.
+    pub fn attend_npm(&self, hosts: &[String]) -> Option<Arc<dyn Attend>> {
+        let Asked { egress, rules } = self.asked()?;
+        let rules = if rules.is_restricted() { Arc::new(Rules::of_hosts(hosts)) } else { Arc::clone(rules) };
+        Some(egress.attendant(vec![rules], "npm".to_owned()))
+    }
+
+    /// Whether names are looked up by the host, over TCP.
+    pub fn looks_up_names(&self) -> bool {
+        self.asked().is_some_and(|asked| asked.rules.is_restricted())
+    }
+
+    fn asked(&self) -> Option<&Asked> {
+        self.network.as_ref().filter(|_| self.policy.as_ref().is_some_and(Policy::asks))
+    }
+
+    /// A call, under the executor's rules and its own; none where nobody is asked.
+    pub fn caller(&self, own: Option<Arc<Rules>>, name: &str) -> Option<Arc<Caller>> {
+        let Asked { egress, rules } = self.asked()?;
+        Some(egress.caller([Arc::clone(rules)].into_iter().chain(own).collect(), name.to_owned()))
+    }
+
+    /// What this process and all below it asks for is the caller's, until what this gives is dropped.
+    pub fn know(&self, caller: Arc<Caller>, process: &Process) -> Option<Known> {
+        let Asked { egress, .. } = self.asked()?;
+        let number = i32::try_from(process.pid()).ok().filter(|number| *number > 1)?;
+        Some(egress.know(caller, number, process.mark()))
     }
 
     /// Whether no process that it is for can write to a tree, nor to what lies beside it, whatever it does.
@@ -257,6 +356,7 @@ impl Ground {
         no_reach: Option<String>,
         tasks: u32,
         quota: Result<Quota, Declined>,
+        asked: Option<Asked>,
     ) -> Self {
         let mut survey = survey.clone();
         if let Some(reason) = no_reach.filter(|_| survey.offered.private_users) {
@@ -267,7 +367,8 @@ impl Ground {
         layers.extend(survey.confined_layers());
         layers.extend(survey.isolated_layers(quota.as_ref()));
         let policy = Policy::new(survey.offered, places, network, tasks, quota.ok());
-        let shield = Shield { policy: survey.no_trial.is_none().then_some(policy), groups: None };
+        let shield =
+            Shield { policy: survey.no_trial.is_none().then_some(policy), network: asked, groups: None };
         Self { shield: Arc::new(shield), report: Report::new(layers) }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::{
     fmt, fs, io,
+    net::{Ipv4Addr, SocketAddr},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -12,7 +13,7 @@ use std::{
 };
 
 use native_sandbox_confine::Plan;
-use native_sandbox_protocol::trial::{Attempt, Outcomes, Trial};
+use native_sandbox_protocol::trial::{ALLOWED_PORT, Attempt, Outcomes, Trial};
 use tokio::io::AsyncReadExt;
 
 use super::{
@@ -23,7 +24,8 @@ use super::{
 };
 use crate::{
     config::{Network, Tier},
-    process::{Command, SpawnError, Spawner},
+    egress::{Egress, Rules},
+    process::{Attend, Command, SpawnError, Spawner},
     store::Store,
     sys,
 };
@@ -77,6 +79,7 @@ pub struct Survey {
     pub(super) no_pids: Option<String>,
     pub(super) no_quotas: Option<String>,
     pub(super) no_worker_pids: Option<String>,
+    pub(super) no_asking: Option<String>,
     /// Why nothing could be tried at all.
     pub(super) no_trial: Option<String>,
     /// The inodes of the host's namespaces: network, shared memory, names, processes.
@@ -106,6 +109,9 @@ impl Survey {
             let outcomes = survey.settle(spawner, &folder, network).await?;
             let place = if network == Network::Open { &mut survey.open } else { &mut survey.closed };
             *place = Some(outcomes);
+            if network == Network::Open {
+                survey.judge_asking(outcomes);
+            }
         }
         survey.try_siblings(spawner, &folder).await?;
         // Removed in the background; what stays goes with the host's folder.
@@ -159,6 +165,7 @@ impl Survey {
                 pids: true,
                 quotas: true,
                 worker_pids: true,
+                asking: true,
                 only_in_user_namespaces: !rustix::process::geteuid().is_root(),
             },
             no_landlock,
@@ -187,6 +194,22 @@ impl Survey {
         Err(SurveyError::Unknown("every trial failed".to_owned()))
     }
 
+    /// Whether the host sees where a process connects to, as far as a filter asks.
+    fn judge_asking(&mut self, open: Outcomes) {
+        if !self.offered.asking || !self.offered.seccomp || open.is_refused(Attempt::Asking) {
+            return;
+        }
+        self.offered.asking = false;
+        self.no_asking = Some(
+            if open.get(Attempt::Asking) == 0 {
+                "a trial connected to where it may not"
+            } else {
+                "the host may not look into the memory of its functions' processes (they have users of their own, and CAP_SYS_PTRACE is missing, or a security module says no)"
+            }
+            .to_owned(),
+        );
+    }
+
     /// Gives up what a step could not do; whether that was anything.
     fn without(&mut self, step: &str, error: &io::Error) -> bool {
         let why = |what: &str| Some(format!("{what} ({error})"));
@@ -198,6 +221,11 @@ impl Survey {
             "seccomp" if self.offered.seccomp => {
                 self.offered.seccomp = false;
                 self.no_seccomp = why("the kernel refuses a filter of system calls");
+            }
+            "seccomp listener" if self.offered.asking => {
+                self.offered.asking = false;
+                self.no_asking =
+                    why("the kernel has no filter that asks, or one that asks is in force already");
             }
             "setresuid" if self.offered.private_users => {
                 self.offered.private_users = false;
@@ -301,6 +329,7 @@ async fn tried(spawner: &dyn Spawner, plan: Plan, cwd: PathBuf, trial: Trial) ->
         program: "trial".into(),
         cwd,
         confinement: Some(Arc::new(plan)),
+        attend: Some(attend()),
         trial: Some(trial),
         ..Command::default()
     };
@@ -317,6 +346,12 @@ async fn tried(spawner: &dyn Spawner, plan: Plan, cwd: PathBuf, trial: Trial) ->
         Err(_) => return Err(Refused::Other("a trial did not end".to_owned())),
     }
     Outcomes::decode(&text).ok_or_else(|| Refused::Other("a trial ended early".to_owned()))
+}
+
+/// Who answers a trial: one port is allowed.
+fn attend() -> Arc<dyn Attend> {
+    let rules = Rules::only(SocketAddr::from((Ipv4Addr::LOCALHOST, ALLOWED_PORT)));
+    Arc::new(Egress::default()).attendant(vec![Arc::new(rules)], "a trial".to_owned())
 }
 
 enum Refused {
@@ -356,7 +391,8 @@ fn is_refusal(step: &str, error: &io::Error) -> bool {
         return true;
     }
     match (step, error.raw_os_error()) {
-        ("seccomp" | "unshare" | "PID namespace", Some(libc::EACCES))
+        ("seccomp listener", Some(libc::EACCES | libc::EBUSY))
+        | ("seccomp" | "unshare" | "PID namespace", Some(libc::EACCES))
         | ("mount" | "mount of /proc" | "mount of run folders", Some(libc::EACCES | libc::ENODEV)) => true,
         // A limit of namespaces is reached, which passes, unless it is zero.
         ("unshare" | "PID namespace", Some(libc::ENOSPC | libc::EUSERS)) => namespaces_are_off(),
@@ -449,7 +485,7 @@ impl Survey {
             let enable = "let the launcher run: reinstall the package, or put its files launcher.* and zygote.* beside the addon";
             let deciding = ["noNewPrivileges", "capabilities", "files", "systemCalls"];
             let mut layers: Vec<_> = deciding.map(|name| Layer::off(name, tier, why.clone(), enable)).into();
-            let others = ["signals", "privateUser", "networkClosed"];
+            let others = ["signals", "privateUser", "networkClosed", "networkRules", "metadataAddresses"];
             layers.extend(others.map(|name| Layer::off(name, tier, why.clone(), enable).optional()));
             return layers;
         };
@@ -478,10 +514,12 @@ impl Survey {
             tried("signals", &self.no_landlock, "Linux 6.12 or newer", &[Attempt::Signal]).optional(),
             self.private_user(open).optional(),
             self.network_closed().optional(),
+            self.network_rules("networkRules").optional(),
+            self.network_rules("metadataAddresses").optional(),
         ]
     }
 
-    /// The layers of the tier isolated: those that are there, and those that this version does not have.
+    /// The layers of the tier isolated.
     pub(super) fn isolated_layers(&self, quota: Result<&Quota, &Declined>) -> Vec<Layer> {
         let enable =
             "a container that lets namespaces be made: CAP_SYS_ADMIN, or user namespaces for everybody";
@@ -512,7 +550,6 @@ impl Survey {
             self.disk_quota(quota, enable).optional(),
             // Of each executor's own: see `Ground::with_groups`.
             Layer::off("controlGroup", tier, "not looked for", "").optional(),
-            Layer::off("metadataAddresses", tier, "closed with network: \"none\" only", "").optional(),
         ]
     }
 
@@ -593,6 +630,23 @@ impl Survey {
             "by a filter of system calls"
         };
         Layer::on("networkClosed", Tier::Confined).but(format!("with network: \"none\", {by}"))
+    }
+}
+
+/// What would let the host be asked.
+const LET_ASK: &str = "Linux 5.9 or newer; in a container with a root server --cap-add SYS_PTRACE, or run the server as a user that is not root";
+
+impl Survey {
+    /// Connections one by one, decided by the host.
+    fn network_rules(&self, name: &'static str) -> Layer {
+        let tier = Tier::Confined;
+        match self.no_seccomp.as_ref().or(self.no_asking.as_ref()) {
+            Some(why) => Layer::off(name, tier, why.clone(), LET_ASK),
+            None if self.offered.asking => Layer::on(name, tier).but(
+                "the filter of system calls stops each connection, and the host makes it or refuses it (seccomp_unotify(2))",
+            ),
+            None => Layer::off(name, tier, "it could not be tried", LET_ASK),
+        }
     }
 }
 

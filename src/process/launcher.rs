@@ -6,10 +6,11 @@ mod connection;
 mod lost;
 
 use std::{
-    io,
+    io::{self, IoSliceMut},
+    mem::MaybeUninit,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStringExt,
+        unix::{ffi::OsStringExt, net::UnixDatagram},
     },
     path::PathBuf,
     sync::{
@@ -19,7 +20,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use native_sandbox_confine as confine;
 use native_sandbox_protocol::{self as protocol, MAX_PACKET_BYTES, Spawn, ToLauncher, encode_request};
+use rustix::{
+    cmsg_space,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
 use tokio::{
     sync::{Mutex, Semaphore, mpsc, watch},
     time::timeout,
@@ -29,7 +35,9 @@ use self::{
     backoff::Backoff,
     connection::{Answer, Connection, Request, Requests},
 };
-use super::{BoxFuture, Command, Control, Limits, Process, SpawnError, Spawner, Started, TreeState, ends};
+use super::{
+    Attend, BoxFuture, Command, Control, Limits, Process, SpawnError, Spawner, Started, TreeState, ends,
+};
 
 /// How many processes are being started at once; more wait their turn. Bounds descriptors and requests in flight.
 const MAX_STARTING: u32 = 64;
@@ -156,11 +164,13 @@ impl LauncherSpawner {
             command.channel && command.confinement.as_ref().is_none_or(|plan| plan.keepers() == 0);
         let keepers = command.confinement.as_ref().map_or(0, |plan| plan.keepers());
         let group = command.group.clone();
+        let listener = Listener::expected(&command, &program)?;
         // Never closed, so this only waits.
         let _turn = self.starting.acquire().await;
         let (host_ends, child_ends) = ends::make(command.channel, &program)?;
         let (id, requests) = self.requests().await?;
-        let (packet, fds) = pack(id, command, child_ends, &program)?;
+        let (listener, listener_end) = listener.unzip();
+        let (packet, fds) = pack(id, command, child_ends, listener_end, &program)?;
         let (answers, mut answered) = mpsc::channel(connection::MAX_ANSWERS);
         let (state, watched) = watch::channel(TreeState::default());
         let lost = || SpawnError::LauncherLost { program: program.clone() };
@@ -189,6 +199,9 @@ impl LauncherSpawner {
                 return Err(SpawnError::Step { step: "execve", subject: program, source });
             }
         }
+        if let Some(listener) = listener {
+            listener.receive(&program)?;
+        }
         unborn.defuse();
         let process = Process::new(pid, control, watched).kept_by(keepers).in_group(group);
         let process = if is_worker { process.marked() } else { process };
@@ -207,6 +220,7 @@ fn pack(
     id: u64,
     command: Command,
     ends: ends::ChildEnds,
+    listener: Option<OwnedFd>,
     program: &str,
 ) -> Result<(Vec<u8>, Vec<OwnedFd>), SpawnError> {
     let mut fds = vec![ends.stdout, ends.stderr];
@@ -222,6 +236,10 @@ fn pack(
     if let Some(given) = &command.descriptor_4 {
         fds.push(copied(given.as_fd())?);
         targets.push(4);
+    }
+    if let Some(listener) = listener {
+        fds.push(listener);
+        targets.push(confine::LISTENER_FD);
     }
     if let Some(group) = &command.group {
         fds.push(copied(group.procs())?);
@@ -256,6 +274,49 @@ fn pack(
             let source = io::Error::other(error);
             Err(SpawnError::Step { step: "encode", subject: program.to_owned(), source })
         }
+    }
+}
+
+/// A listener that is to come from a process before it runs its program.
+struct Listener {
+    socket: UnixDatagram,
+    attend: Arc<dyn Attend>,
+}
+
+impl Listener {
+    /// What is expected of a command, and the end that its process gets.
+    fn expected(command: &Command, program: &str) -> Result<Option<(Self, OwnedFd)>, SpawnError> {
+        let failed = |source| SpawnError::Step { step: "socketpair", subject: program.to_owned(), source };
+        if !command.confinement.as_ref().is_some_and(|plan| plan.listener) {
+            return Ok(None);
+        }
+        let Some(attend) = command.attend.clone() else {
+            return Err(failed(io::Error::other("nobody answers what its filter asks")));
+        };
+        let (socket, end) = UnixDatagram::pair().map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(Some((Self { socket, attend }, end.into())))
+    }
+
+    /// Takes it: it was sent before the program started.
+    fn receive(self, program: &str) -> Result<(), SpawnError> {
+        let failed =
+            |source| SpawnError::Step { step: "seccomp listener", subject: program.to_owned(), source };
+        let mut word = [0];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let parts = &mut [IoSliceMut::new(&mut word)];
+        recvmsg(&self.socket, parts, &mut ancillary, flags).map_err(|error| failed(error.into()))?;
+        let mut received = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let listener =
+            received.next().and_then(|mut fds| fds.next()).filter(|_| word == [confine::LISTENER_WORD]);
+        let listener = listener.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+        self.attend.attend(listener);
+        Ok(())
     }
 }
 

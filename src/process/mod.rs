@@ -75,8 +75,25 @@ pub struct Command {
     pub confinement: Option<Arc<Plan>>,
     /// The control group that the process enters before anything else. Only the launcher can do that.
     pub group: Option<Arc<Group>>,
+    /// Who answers what a filter of the plan that asks wants to know: needed with such a plan.
+    #[cfg(unix)]
+    pub attend: Option<Arc<dyn Attend>>,
     /// Instead of running the program, try what the confinement should forbid, and say on stdout what came of it.
     pub trial: Option<Trial>,
+}
+
+/// Answers what the filter of a process asks.
+#[cfg(unix)]
+pub trait Attend: Send + Sync {
+    /// Takes the filter's listener, in the tokio runtime current then. Closing it closes what is asked about.
+    fn attend(&self, listener: std::os::fd::OwnedFd);
+}
+
+#[cfg(unix)]
+impl fmt::Debug for dyn Attend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Attend")
+    }
 }
 
 /// Kernel limits of a process; `None` leaves what the host has.

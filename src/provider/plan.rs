@@ -13,7 +13,6 @@ use sha2::{Digest, Sha256};
 
 use super::desk::Wish;
 use crate::{
-    arguments,
     config::{HostFacts, Network, Settings, Tier, millis},
     error::{Code, Phase, SandboxError},
     install::{InstallScripts, policy},
@@ -47,10 +46,6 @@ struct Request {
     /// Variables of this call. They get into its sandbox with its job, and tell nothing apart.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// What the arguments have to fit, as JSON, where they are checked.
-    input_schema: Option<String>,
-    /// The arguments as JSON, where they are checked.
-    args: Option<String>,
 }
 
 /// Settings, read once.
@@ -132,19 +127,13 @@ impl Rules {
         Self { settings: read(options_json, env_json).map(Arc::new) }
     }
 
-    /// Whether arguments are checked where a call does not say.
-    pub fn validates(&self) -> bool {
-        self.settings.as_ref().is_ok_and(|settings| settings.validate)
-    }
-
-    /// [`Rules::plan`], on a thread of its own where it could take long enough for others to notice: the caller says so, or the request is large.
+    /// [`Rules::plan`], on a thread of its own where it could take long enough for others to notice.
     pub fn plan_then(
         &self,
         request_json: String,
-        is_long: bool,
         done: impl FnOnce(Result<Plan, SandboxError>) + Send + 'static,
     ) {
-        if request_json.len() <= QUICK_REQUEST_BYTES && !is_long {
+        if request_json.len() <= QUICK_REQUEST_BYTES {
             return done(self.plan(&request_json));
         }
         let rules = self.clone();
@@ -179,9 +168,6 @@ impl Rules {
             .map_err(|text| SandboxError::new(Code::InvalidConfig, Phase::Validate, text))?;
         let prepared = source::prepare(&request.source, runtime)
             .map_err(|error| SandboxError::new(Code::InvalidSource, Phase::Validate, error.message))?;
-        if let Some(schema) = &request.input_schema {
-            arguments::check(schema, request.args.as_deref())?;
-        }
         Ok(Self::with(settings, request, prepared))
     }
 
@@ -250,6 +236,9 @@ fn refuse_what_cannot_be_enforced(settings: &Settings) -> Result<(), SandboxErro
     match settings.isolation_required {
         Some(Tier::Confined | Tier::Isolated) => refuse("isolation { require: … }"),
         _ if settings.network == Network::None => refuse("network: \"none\""),
+        _ if *settings.network_rules != crate::egress::Rules::default() => {
+            refuse("a rule of the option network")
+        }
         _ => Ok(()),
     }
 }
@@ -338,18 +327,6 @@ mod tests {
         assert_eq!(with.key, plan(&json!({}), &json!({})).key);
         assert!(!serde_json::to_string(&with.details).unwrap().contains("hunter2"));
         assert_eq!(with.redactor.text("a hunter2-hunter2".to_owned()), "a [redacted]");
-    }
-
-    #[test]
-    fn arguments_are_checked_where_the_call_says_so() {
-        let schema = r#"{"type":"object"}"#;
-        assert_eq!(
-            refusal(&json!({}), &json!({ "inputSchema": schema, "args": "[]" })),
-            Code::InvalidArguments
-        );
-        assert_eq!(refusal(&json!({}), &json!({ "inputSchema": "7", "args": "[]" })), Code::InvalidConfig);
-        plan(&json!({}), &json!({ "inputSchema": schema, "args": "{}" }));
-        assert!(rules(&json!({ "validate": true })).validates());
     }
 
     #[test]

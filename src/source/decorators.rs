@@ -415,7 +415,7 @@ impl<'a> VisitMut<'a> for Lowering<'a> {
             let mut class = class.take_in(&self.allocator);
             class.r#type = oxc_ast::ast::ClassType::ClassExpression;
             let span = class.span;
-            let value = self.class(class, Some(id.clone()));
+            let value = self.class(class, Some(&id));
             let word = if self.in_namespace { "const" } else { "let" };
             let exported = matches!(statement, Statement::ExportDeclaration(_));
             let export = if exported { "export " } else { "" };
@@ -439,7 +439,7 @@ impl<'a> VisitMut<'a> for Lowering<'a> {
             }
             let name = class.id.as_ref().map(|id| id.name.to_string()).or(name);
             let class = class.take_in(&self.allocator);
-            *expression = self.class(class, name);
+            *expression = self.class(class, name.as_deref());
         }
     }
 
@@ -455,7 +455,7 @@ impl<'a> VisitMut<'a> for Lowering<'a> {
             let name = class.id.as_ref().map_or_else(|| "default".to_owned(), |id| id.name.to_string());
             let mut class = class.take_in(&self.allocator);
             class.r#type = oxc_ast::ast::ClassType::ClassExpression;
-            export.declaration = ExportDefaultDeclarationKind::from(self.class(class, Some(name)));
+            export.declaration = ExportDefaultDeclarationKind::from(self.class(class, Some(&name)));
         }
     }
 
@@ -597,7 +597,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// The expression that takes the place of `class`, whose elements were visited.
-    fn class(&mut self, mut class: Class<'a>, name: Option<String>) -> Expression<'a> {
+    fn class(&mut self, mut class: Class<'a>, name: Option<&str>) -> Expression<'a> {
         let state = self.next_state();
         let span = class.span;
         let waits = awaits_in(&class);
@@ -615,7 +615,7 @@ impl<'a> Lowering<'a> {
                 span,
             );
         }
-        self.whole(class, name.as_deref(), own.as_deref(), decorators, elements, waits == Waits::Await)
+        self.whole(class, name, own.as_deref(), decorators, elements, waits == Waits::Await)
     }
 
     fn whole(
@@ -719,7 +719,6 @@ impl<'a> Lowering<'a> {
 
     /// `decorators`, evaluated for element `index`, which is called `key` unless that is to be computed.
     fn evaluate(
-        &mut self,
         index: usize,
         decorators: oxc_allocator::Vec<'a, Decorator<'a>>,
         key: Option<&str>,
@@ -780,7 +779,7 @@ impl<'a> Lowering<'a> {
         let is_static = method.r#static;
         if let Some(name) = method.key.private_name() {
             let name = format!("#{name}");
-            self.evaluate(index, decorators, Some(&name), elements);
+            Self::evaluate(index, decorators, Some(&name), elements);
             let (word_of_access, forward) = match method.kind {
                 MethodDefinitionKind::Set => {
                     ("set", format!("set {name}(value) {{ {state}.e({index}).set.call(this, value); }}"))
@@ -820,7 +819,7 @@ impl<'a> Lowering<'a> {
         elements: &mut Elements<'a>,
     ) {
         let name = if *computed { None } else { key.static_name().map(std::borrow::Cow::into_owned) };
-        self.evaluate(index, decorators, name.as_deref(), elements);
+        Self::evaluate(index, decorators, name.as_deref(), elements);
         if name.is_none() {
             let own = key.take_in(&self.allocator);
             *key = self.key(own.into_expression(), Some(index), elements);
@@ -847,7 +846,7 @@ impl<'a> Lowering<'a> {
         }
         if let Some(name) = property.key.private_name() {
             let name = format!("#{name}");
-            self.evaluate(index, decorators, Some(&name), elements);
+            Self::evaluate(index, decorators, Some(&name), elements);
             elements.described.push(describe(index, "field", is_static, &name, &access(&name, true, true)));
         } else {
             let (key, computed) = (&mut property.key, &mut property.computed);
@@ -987,7 +986,7 @@ impl<'a> Lowering<'a> {
         let (mut own_get, mut own_set) = (get.clone(), set.clone());
         if !decorators.is_empty() {
             let state = elements.state.clone();
-            self.evaluate(*index, decorators, Some(name), elements);
+            Self::evaluate(*index, decorators, Some(name), elements);
             let access = access(name, true, true);
             elements.described.push(describe(*index, "accessor", *is_static, name, &access));
             // The two that decorators see; what others see leads to what the decorators gave.
@@ -1019,12 +1018,12 @@ impl<'a> Lowering<'a> {
         let name = accessor.key.static_name().filter(|_| !accessor.computed);
         let (first, second) = if let Some(name) = &name {
             if decorated {
-                self.evaluate(*index, decorators, Some(name), elements);
+                Self::evaluate(*index, decorators, Some(name), elements);
             }
             let own = accessor.key.take_in(&self.allocator);
             (own, PropertyKey::from(self.expression(&quoted(name), vec![])))
         } else {
-            self.evaluate(*index, decorators, None, elements);
+            Self::evaluate(*index, decorators, None, elements);
             let own = accessor.key.take_in(&self.allocator);
             let first = self.key(own.into_expression(), Some(*index), elements);
             let second = format!("{}.e({index}).key", elements.state);

@@ -136,6 +136,9 @@ pub struct WorkerSpec {
     pub tenant: Option<Arc<str>>,
     /// The tool, for what is learnt of it.
     pub tool_id: Arc<str>,
+    /// The worker loads packages itself, after it is known whose call it serves: what a zygote has opened for them was opened under wider
+    /// rules than the call's.
+    pub loads_itself: bool,
     /// Only this rung will do.
     pub forced: Option<Rung>,
 }

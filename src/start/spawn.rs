@@ -35,6 +35,8 @@ pub(super) async fn boot(
         channel: true,
         limits: breed.limits,
         confinement: breed.shield.worker(user, &run, tree),
+        #[cfg(target_os = "linux")]
+        attend: breed.shield.attend("a worker that is not yet a call's"),
         group: breed.shield.group().await.map_err(failed)?,
         ..Command::default()
     };

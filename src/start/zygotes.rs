@@ -481,7 +481,9 @@ impl Zygotes {
         };
         base.touch();
         self.review_if_due();
-        let worker = if spec.has_dependencies {
+        let worker = if spec.has_dependencies && spec.loads_itself {
+            base.makings.fork(spec.readable_tree()).await
+        } else if spec.has_dependencies {
             match self.settled(wait, self.tree_costs(), || self.dependent(spec, &base)).await {
                 Ok(nest) => {
                     nest.touch();
@@ -748,6 +750,7 @@ impl Zygotes {
             env,
             cwd: PathBuf::from("/"),
             confinement: breed.shield.base_zygote(),
+            attend: breed.shield.attend("packages that are loaded ahead"),
             descriptor_4,
             ..Command::default()
         };

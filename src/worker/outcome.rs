@@ -25,8 +25,11 @@ const NOT_JSON: &str = "This is about the value that the function returned: it i
 /// Said of a failed connection of a function without network.
 const NO_NETWORK: &str = "The function has no network (option network: \"none\"), so nothing can be reached from it, this machine included";
 
+/// What the kernel, or the host's answer for a name, makes of a refused connection.
+const REFUSAL_CODES: &[&str] = &["EACCES", "ENOTFOUND", "EAI_AGAIN", "ENODATA", "ECONNREFUSED"];
+
 /// Codes of Node's errors when the kernel refuses a socket or there is no network in the namespace of the call.
-const NO_NETWORK_CODES: [&str; 10] = [
+const NO_NETWORK_CODES: &[&str] = &[
     "EPERM",
     "EACCES",
     "ENETUNREACH",
@@ -203,21 +206,33 @@ pub fn naming_undeclared(error: SandboxError, is_declared: impl Fn(&str) -> bool
 
 /// Adds to an error of a connection that it could not be made, as the function has no network.
 pub fn naming_no_network(error: SandboxError) -> SandboxError {
-    if !error.cause_json.as_deref().is_some_and(is_about_network) {
+    if !error.cause_json.as_deref().is_some_and(|thrown| is_about_network(thrown, NO_NETWORK_CODES)) {
         return error;
     }
     let message = format!("{}\n{NO_NETWORK}", error.message);
     SandboxError { message, ..error }
 }
 
+/// Adds to an error of a connection which one was refused, if one was, and by which rule.
+pub fn naming_refusal(error: SandboxError, refusal: impl FnOnce() -> Option<String>) -> SandboxError {
+    let is_meant = error.cause_json.as_deref().is_some_and(|thrown| is_about_network(thrown, REFUSAL_CODES));
+    match refusal().filter(|_| is_meant) {
+        Some(refusal) => {
+            let message = format!("{}\n{refusal} (option network)", error.message);
+            SandboxError { message, ..error }
+        }
+        None => error,
+    }
+}
+
 /// Whether a thrown value, or one of its causes, is a failed look-up of a name or a failed connection.
-fn is_about_network(thrown_json: &str) -> bool {
+fn is_about_network(thrown_json: &str, codes: &[&str]) -> bool {
     let mut at = thrown_json;
     for _ in 0..CAUSES_LOOKED_AT {
         let Ok(link) = serde_json::from_str::<Link<'_>>(at) else { return false };
         let fields: Option<Fields<'_>> = link.fields.and_then(|json| serde_json::from_str(json.get()).ok());
         if let Some(Fields { code: Some(code), syscall: Some(syscall) }) = fields
-            && NO_NETWORK_CODES.contains(&&*code)
+            && codes.contains(&&*code)
             && ["connect", "getaddrinfo", "socket", "bind", "listen", "send", "query"]
                 .iter()
                 .any(|name| syscall.starts_with(name))
@@ -469,6 +484,21 @@ mod tests {
         assert!(!told(r#"{"text":"","fields":{"code":"ENOENT","syscall":"connect"}}"#));
         assert!(!told(r#"{"text":"fetch failed","message":"fetch failed"}"#));
         assert!(!told("no JSON"));
+    }
+
+    #[test]
+    fn a_refused_connection_is_named_with_its_rule() {
+        let told = |json: &str| {
+            let error = SandboxError {
+                cause_json: Some(json.to_owned()),
+                ..SandboxError::new(Code::ToolError, Phase::Run, "m")
+            };
+            naming_refusal(error, || Some("x.example was refused: not in network.allow".to_owned())).message
+        };
+        let refused = r#"{"text":"","message":"connect EACCES","fields":{"code":"EACCES","syscall":"connect","errno":-13}}"#;
+        assert_eq!(told(refused), "m\nx.example was refused: not in network.allow (option network)");
+        assert_eq!(told(r#"{"text":"","fields":{"code":"EACCES","syscall":"open"}}"#), "m");
+        assert_ne!(told(r#"{"text":"","fields":{"code":"ENOTFOUND","syscall":"getaddrinfo"}}"#), "m");
     }
 
     #[test]

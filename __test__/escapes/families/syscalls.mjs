@@ -18,19 +18,6 @@ const NO_SUCH_SOCKET = [91, 92, 93, 94, 97];
 const noSuchSocket = ({ value }) => [13, ...NO_SUCH_SOCKET].includes(-value?.[0]) && 'there are no such sockets here';
 const rootOnly = ({ root }) => !root && 'only root can anywhere';
 
-const bytes = (values) => `Buffer.from(${JSON.stringify(values)})`;
-/** A classic program of one instruction, after how many it has. */
-const FILTER = `{ words: [1, Buffer.from('0600000000000000', 'hex')] }`;
-/** The address of a peer (its family), 4 bytes of key behind 128 of address. */
-const TCP_KEY = Array.from({ length: 216 }, (_, at) => ({ 0: 2, 130: 4 })[at] ?? 0);
-/** The text of an attempt: a socket of the Internet, shared with others on its port, is given an option. */
-const setsOption = (kind, level, option, value, size) => `(_world, { syscalls }) =>
-  syscalls([
-    ['socket', 2, ${kind}, 0],
-    ['setsockopt', { result: 0 }, 1, 15, ${bytes([1, 0, 0, 0])}, 4],
-    ['setsockopt', { result: 0 }, ${level}, ${option}, ${value}, ${size}],
-  ]).slice(-1)`;
-
 export default [
   {
     id: 'syscalls/user-namespace',
@@ -377,31 +364,6 @@ export default [
     attempt: (_world, { syscalls }) => syscalls([['socket', 1, 1, 0]]),
     escaped: answered(),
   },
-  ...[
-    // SO_ATTACH_FILTER and SO_ATTACH_REUSEPORT_CBPF with a program that drops all; UDP_ENCAP; TCP_MD5SIG; TCP_ULP; SO_ZEROCOPY
-    ['packet-filter', 'has the kernel run a filter of its own over packets', setsOption(2, 1, 26, FILTER, 16)],
-    ['port-filter', 'has the kernel choose by a filter of its own who gets packets', setsOption(2, 1, 51, FILTER, 16)],
-    [
-      'udp-encapsulation',
-      'has the kernel look for IPsec in its datagrams',
-      setsOption(2, 17, 100, bytes([2, 0, 0, 0]), 4),
-    ],
-    [
-      'tcp-signatures',
-      'has the kernel sign its packets with a key',
-      setsOption(1, 6, 14, bytes(TCP_KEY), TCP_KEY.length),
-    ],
-    ['tcp-protocol', 'has the kernel lay another protocol over a connection', setsOption(1, 6, 31, `'tls'`, 3)],
-    ['zero-copy', 'has the network card read its memory', setsOption(1, 1, 60, bytes([1, 0, 0, 0]), 4)],
-  ].map(([id, what, attempt]) => ({
-    id: `syscalls/${id}`,
-    what,
-    layer: 'systemCalls',
-    attempt,
-    // ENOPROTOOPT: no such option. ENOENT says that the kernel looked for the protocol.
-    escaped: ({ value }) => value?.[0] !== -92 && `the kernel answers ${value?.[0]}`,
-    lacking: ({ value }) => value?.[0] === -92 && 'the kernel was built without it',
-  })),
   {
     id: 'syscalls/other-architecture',
     what: 'makes a user namespace by the 32-bit way into the kernel, where calls have other numbers',

@@ -50,13 +50,6 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// How long a fork may take before the zygote counts as stuck.
 const FORK_LIMIT: Duration = Duration::from_secs(10);
 
-/// How far below the process that a zygote was started as what it names may be: that one keeps a PID namespace, its child is the init of it,
-/// then come the zygote and its workers.
-const NAMED_STEPS: usize = 3;
-
-/// What is said of a zygote that names a process which is none of these.
-const FOREIGN: &str = "it named a process that is not its own";
-
 /// The most descriptors beside a request.
 const MAX_FDS: usize = 4;
 
@@ -144,19 +137,8 @@ struct Link {
 
 /// Where a zygote comes from, and what ends it.
 enum Origin {
-    Launched { process: Process },
-    Forked { process: Arc<Process>, _link: Arc<Link> },
-}
-
-impl Origin {
-    /// The number of its process, which whoever started it told: no code of others ran there.
-    fn pid(&self) -> Option<i32> {
-        let pid = match self {
-            Self::Launched { process } => process.pid(),
-            Self::Forked { process, .. } => process.pid(),
-        };
-        i32::try_from(pid).ok().filter(|pid| *pid > 0)
-    }
+    Launched { _process: Process },
+    Forked { _process: Arc<Process>, _link: Arc<Link> },
 }
 
 #[derive(Default)]
@@ -184,7 +166,7 @@ impl Client {
             // A full pipe would stop it. What it has to say goes over its socket.
             tokio::spawn(async move { tokio::io::copy(&mut output, &mut tokio::io::sink()).await });
         }
-        Self::open(own, Origin::Launched { process }, shown).await
+        Self::open(own, Origin::Launched { _process: process }, shown).await
     }
 
     /// Forks another zygote from this one; `payload` is JSON for `zygote.cjs`. Cancelled, it ends by itself.
@@ -211,7 +193,7 @@ impl Client {
         let state = process.watch();
         // Held until it is known how it ended: letting go of it ends it.
         let process = Arc::new(process);
-        let origin = Origin::Forked { process: Arc::clone(&process), _link: Arc::clone(&self.link) };
+        let origin = Origin::Forked { _process: Arc::clone(&process), _link: Arc::clone(&self.link) };
         match Self::open(own, origin, shown).await {
             Err(ZygoteError::Lost { what }) => Err(overrun(state, what).await),
             opened => opened,
@@ -281,7 +263,6 @@ impl Client {
                 children: Arc::clone(&children),
                 added: Arc::clone(&added),
                 ready: Some(ready),
-                origin: origin.pid(),
                 pid: None,
             }
             .run(),
@@ -540,8 +521,6 @@ struct Reader {
     children: Arc<Mutex<Children>>,
     added: Arc<Notify>,
     ready: Option<oneshot::Sender<Readiness>>,
-    /// The process that it was started as.
-    origin: Option<i32>,
     /// The zygote's process id, once it said so.
     pid: Option<i32>,
 }
@@ -553,11 +532,7 @@ impl Reader {
         loop {
             tokio::select! {
                 report = self.next(&mut packet) => match report {
-                    Some((report, named)) => {
-                        if !self.take(report, named.as_ref()) {
-                            break;
-                        }
-                    }
+                    Some((report, named)) => self.take(report, named.as_ref()),
                     None => break,
                 },
                 _ = look.tick(), if self.is_needed() => self.pid.into_iter().for_each(sys::resume_if_stopped),
@@ -565,8 +540,6 @@ impl Reader {
                 () = self.added.notified() => {}
             }
         }
-        // One that is not heard any more ends.
-        let _ = shutdown(&*self.socket, Shutdown::Both);
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         children.closed = true;
         for (_, child) in children.by_id.drain() {
@@ -598,22 +571,13 @@ impl Reader {
         }
     }
 
-    /// Whether a zygote may name this process as its own. One that has loaded packages can name any: it is not to be signalled, marked or
-    /// looked at in the place of a worker.
-    fn is_own(&self, pid: i32) -> Option<bool> {
-        sys::is_within(pid, self.origin?, NAMED_STEPS)
-    }
-
-    /// Whether the zygote is to be heard any more.
-    fn take(&mut self, report: Report, named: Option<&OwnedFd>) -> bool {
+    fn take(&mut self, report: Report, named: Option<&OwnedFd>) {
         let named = named.map(number_of);
         let text = |payload: Vec<u8>| String::from_utf8_lossy(&payload).into_owned();
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         match report {
             Report::Ready { pid, payload } => {
-                self.pid = named
-                    .map_or(Some(pid), |named| i32::try_from(named).ok())
-                    .filter(|pid| *pid > 0 && self.is_own(*pid) == Some(true));
+                self.pid = named.map_or(Some(pid), |named| i32::try_from(named).ok()).filter(|pid| *pid > 0);
                 if let Some(ready) = self.ready.take() {
                     let pid = self.pid.and_then(|pid| u32::try_from(pid).ok());
                     let _ = ready.send(Ok((pid, text(payload))));
@@ -625,14 +589,9 @@ impl Reader {
                 }
             }
             Report::Forked { id, pid } => {
-                let pid = named.unwrap_or(pid);
-                // 0 is a process that has ended.
-                let is_foreign =
-                    pid != 0 && i32::try_from(pid).map_or(Some(false), |pid| self.is_own(pid)) == Some(false);
                 if let Some(forked) = children.by_id.get_mut(&id).and_then(|child| child.forked.take()) {
-                    let _ = forked.send(if is_foreign { Err(io::Error::other(FOREIGN)) } else { Ok(pid) });
+                    let _ = forked.send(Ok(named.unwrap_or(pid)));
                 }
-                return !is_foreign;
             }
             Report::ForkFailed { id, errno } => {
                 if let Some(forked) = children.by_id.remove(&id).and_then(|child| child.forked) {
@@ -655,7 +614,6 @@ impl Reader {
                 }
             }
         }
-        true
     }
 }
 
@@ -678,62 +636,18 @@ mod tests {
         fn kill(&self) {}
     }
 
-    /// A report without a payload.
-    fn report(kind: u8, pid: u32, id: u64) -> Vec<u8> {
-        let mut report = vec![0; wire::MAX_REPORT_BYTES - wire::MAX_PAYLOAD_BYTES];
-        report[0] = kind;
-        report[4..8].copy_from_slice(&pid.to_le_bytes());
-        report[8..16].copy_from_slice(&id.to_le_bytes());
-        report[36..40].copy_from_slice(&wire::VERSION.to_le_bytes());
-        report
-    }
-
-    /// A client whose zygote is this test: it is ready, and says nothing more. It was started as `origin`, and says that its process is
-    /// `named`.
-    async fn zygote_that_names(origin: u32, named: u32) -> (Client, OwnedFd) {
-        let (own, theirs) = control_pair().unwrap();
-        send_now(theirs.as_fd(), &report(16, named, 0), &[]).unwrap();
-        let (_, state) = watch::channel(TreeState::default());
-        let origin = Origin::Launched { process: Process::new(origin, Arc::new(Uncontrolled), state) };
-        (Client::open(own, origin, 0).await.unwrap(), theirs)
-    }
-
-    /// One whose process id is that of `program`.
+    /// A client whose zygote is this test: it is ready, and says nothing more. Its process id is that of `program`.
     async fn silent_zygote(program: Option<&Program>) -> (Client, OwnedFd) {
+        let (own, theirs) = control_pair().unwrap();
+        let mut ready = vec![0; wire::MAX_REPORT_BYTES - wire::MAX_PAYLOAD_BYTES];
+        ready[0] = 16;
         let pid = program.map_or(0, Program::id);
-        zygote_that_names(pid, pid).await
-    }
-
-    #[tokio::test]
-    #[allow(clippy::disallowed_methods, reason = "only stands for a zygote")]
-    async fn a_process_that_is_not_the_zygotes_is_not_taken_for_its_own() {
-        let own = std::process::id();
-        let mut program = Start::new("sleep").arg("60").spawn().unwrap();
-        // This process stands for the one that keeps the namespace, the program for the zygote, or for a worker.
-        let (client, theirs) = zygote_that_names(own, program.id()).await;
-        assert_eq!(client.pid(), Some(program.id()));
-        let answer = |pid, id| send_now(theirs.as_fd(), &report(17, pid, id), &[]).unwrap();
-        answer(program.id(), 1);
-        // It counts from 1; what is told before the request is there is not heard.
-        let (started, ()) = tokio::join!(client.fork_worker(None, None), async {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            answer(program.id(), 1);
-        });
-        assert_eq!(started.unwrap().process.pid(), program.id());
-        for foreign in [1, std::os::unix::process::parent_id()] {
-            let (client, theirs) = zygote_that_names(program.id(), foreign).await;
-            assert_eq!(client.pid(), None, "{foreign} is no zygote of ours");
-            let (refused, ()) = tokio::join!(client.fork_worker(None, None), async {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                send_now(theirs.as_fd(), &report(17, foreign, 1), &[]).unwrap();
-            });
-            let error = refused.err().unwrap();
-            assert!(error.to_string().contains(FOREIGN), "{error}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            assert!(!client.is_open(), "it is not heard any more");
-        }
-        program.kill().unwrap();
-        program.wait().unwrap();
+        ready[4..8].copy_from_slice(&pid.to_le_bytes());
+        ready[36..40].copy_from_slice(&wire::VERSION.to_le_bytes());
+        send_now(theirs.as_fd(), &ready, &[]).unwrap();
+        let (_, state) = watch::channel(TreeState::default());
+        let origin = Origin::Launched { _process: Process::new(0, Arc::new(Uncontrolled), state) };
+        (Client::open(own, origin, 0).await.unwrap(), theirs)
     }
 
     fn entries(client: &Client) -> usize {

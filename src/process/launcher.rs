@@ -42,6 +42,10 @@ use super::{
 /// How many processes are being started at once; more wait their turn. Bounds descriptors and requests in flight.
 const MAX_STARTING: u32 = 64;
 
+/// How long a start waits for descriptors, and how long it waits between two looks.
+const DESCRIPTORS_LIMIT: Duration = Duration::from_secs(1);
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+
 /// How long the launcher may take to answer before it counts as stuck, and a program to come to life.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -164,10 +168,10 @@ impl LauncherSpawner {
             command.channel && command.confinement.as_ref().is_none_or(|plan| plan.keepers() == 0);
         let keepers = command.confinement.as_ref().map_or(0, |plan| plan.keepers());
         let group = command.group.clone();
-        let listener = Listener::expected(&command, &program)?;
         // Never closed, so this only waits.
         let _turn = self.starting.acquire().await;
-        let (host_ends, child_ends) = ends::make(command.channel, &program)?;
+        let ends = || Ok((Listener::expected(&command, &program)?, ends::make(command.channel, &program)?));
+        let (listener, (host_ends, child_ends)) = with_descriptors(ends).await?;
         let (id, requests) = self.requests().await?;
         let (listener, listener_end) = listener.unzip();
         let (packet, fds) = pack(id, command, child_ends, listener_end, &program)?;
@@ -212,6 +216,22 @@ impl LauncherSpawner {
 impl Spawner for LauncherSpawner {
     fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Started, SpawnError>> {
         Box::pin(self.start(command))
+    }
+}
+
+/// Makes what takes descriptors, after a while where there are none: calls that end give theirs back.
+async fn with_descriptors<T>(make: impl Fn() -> Result<T, SpawnError>) -> Result<T, SpawnError> {
+    let until = Instant::now() + DESCRIPTORS_LIMIT;
+    loop {
+        match make() {
+            Err(SpawnError::Step { source, .. })
+                if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+                    && Instant::now() < until =>
+            {
+                tokio::time::sleep(BETWEEN_TRIES).await;
+            }
+            ends => return ends,
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! background. A call that has none yet waits, or is told so, by what each costs; one that is to be replaced serves until
 //! its successor is up ([`succession`](super::succession)).
 
+use std::os::unix::fs::MetadataExt as _;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ffi::{OsStr, OsString},
@@ -305,6 +306,20 @@ struct Makings {
     tree: Option<PathBuf>,
     /// Who knows the names of hosts for them: a base may read no newer file, and its dependents have what it has.
     resolver: Resolver,
+    /// What its root has of the store.
+    trees: Trees,
+}
+
+/// Which folder the store's trees lie in: a zygote's root has the one that was there when it booted, and no other that took its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Trees(Option<(u64, u64)>);
+
+impl Trees {
+    fn now(breed: &Breed) -> Self {
+        let folder = breed.store.0.tree_folders(&[]).into_iter().next();
+        let found = folder.and_then(|folder| std::fs::symlink_metadata(folder).ok());
+        Self(found.map(|folder| (folder.dev(), folder.ino())))
+    }
 }
 
 impl Makings {
@@ -393,7 +408,8 @@ impl Nest {
 
     /// Whether it can serve: its folder may have been wiped with the temp folder, and its workers may write to no other.
     fn is_fit(&self) -> bool {
-        self.client.is_open() && self.makings.runs.is_current()
+        let makings = &self.makings;
+        self.client.is_open() && makings.runs.is_current() && makings.trees == Trees::now(&makings.breed)
     }
 
     fn condition(&self, now: Instant) -> Condition {
@@ -721,9 +737,9 @@ impl Zygotes {
         ready: usize,
     ) -> Result<Arc<Nest>, NotUp> {
         let scripts = scripts.scripts().await?;
-        // Before it boots, so that a file that comes meanwhile is noticed.
-        let resolver = Resolver::now();
         let runs = breed.store.0.runs().map_err(|error| error.to_string())?;
+        // Before it boots, so that what comes or goes meanwhile is noticed.
+        let (resolver, trees) = (Resolver::now(), Trees::now(breed));
         let mut env: Vec<_> =
             breed.boot_env.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let library = self.library().await?;
@@ -761,7 +777,8 @@ impl Zygotes {
         tracing::debug!(target: NATIVE, durationMs = ms(began), "Zygote booted");
         let held = held_by(&client).await;
         let client = Arc::new(client);
-        let makings = Makings { client, breed: Arc::clone(breed), runs, user: None, tree: None, resolver };
+        let makings =
+            Makings { client, breed: Arc::clone(breed), runs, user: None, tree: None, resolver, trees };
         Ok(Nest::new(makings, BTreeSet::new(), held, ready))
     }
 
@@ -814,8 +831,8 @@ impl Zygotes {
                     self.too_large(held).map_err(NotUp::for_long)?;
                     let (client, breed) = (Arc::new(client), Arc::clone(&spec.breed));
                     let tree = Some(spec.tree.to_path_buf());
-                    let resolver = base.makings.resolver;
-                    let makings = Makings { client, breed, runs, user, tree, resolver };
+                    let (resolver, trees) = (base.makings.resolver, base.makings.trees);
+                    let makings = Makings { client, breed, runs, user, tree, resolver, trees };
                     return Ok(Nest::new(makings, packages, held, ready));
                 }
                 Err(ZygoteError::Refused { reason, .. }) => reason,

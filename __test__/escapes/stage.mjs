@@ -735,9 +735,14 @@ export class Real extends Stage {
       if (Object.keys(globalThis).some((name) => name.startsWith('left'))) odd.push('globalThis');
       if (require('util').left || require('module').left || process.left) odd.push('a built-in module');
       for (const name of Object.keys(process.env)) if (name.startsWith('LEFT_')) odd.push('process.env.' + name);
-      for (const folder of [process.cwd(), require('os').tmpdir()]) {
+      const tmp = require('os').tmpdir();
+      const inode = (path) => fs.statSync(path, { throwIfNoEntry: false })?.ino;
+      // Where the temp folder is /tmp, the call's own folders of a store below /tmp are in it.
+      const own = inode('/tmp') === inode(tmp) ? tmp + '/' + process.cwd().split('/')[2] : undefined;
+      for (const folder of [process.cwd(), tmp]) {
         for (const name of fs.readdirSync(folder)) odd.push(folder + '/' + name);
       }
+      if (odd.includes(own)) odd.splice(odd.indexOf(own), 1);
       const dependency = ${sharesTree(attempt) ? `require('${VICTIM_PACKAGE}')` : '{}'};
       if (dependency.left) odd.push('a dependency');
       return odd;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    listener, mounts,
+    fixtures, listener, mounts,
     places::Places,
     plan::{Domain, Instruction, Plan, Rule, Step},
     scratch::bring_scratch,
@@ -109,7 +109,7 @@ pub unsafe fn apply_at(plan: &Plan, places: &Places) -> Result<(), Failed> {
             leave_namespaces(plan.namespaces).map_err(at(Step::Namespaces))?;
         }
         if let (Some(root), Some(domain)) = (&plan.root, &plan.landlock) {
-            mounts::lay_out(root, domain, plan.scratch.as_ref()).map_err(at(Step::Root))?;
+            mounts::lay_out(root, domain, plan).map_err(at(Step::Root))?;
             if is_nested {
                 mounts::own_proc(root).map_err(at(Step::Proc))?;
             } else {
@@ -124,9 +124,12 @@ pub unsafe fn apply_at(plan: &Plan, places: &Places) -> Result<(), Failed> {
             if let Some(scratch) = &plan.scratch {
                 bring_scratch(c"", scratch, plan.identity).map_err(at(Step::Scratch))?;
             }
-        } else if plan.scratch.is_some() {
+        } else if plan.scratch.is_some() || plan.fixtures.is_some() {
             // It would be mounted where everybody sees it.
             return Err(at(Step::Scratch)(libc::EINVAL));
+        }
+        if let Some(wanted) = &plan.fixtures {
+            fixtures::settle(plan, wanted).map_err(at(Step::Fixtures))?;
         }
         // The bounding set needs a capability to be shrunk, so it goes before the user changes.
         drop_bounding(plan.capabilities).map_err(at(Step::Capabilities))?;

@@ -4,7 +4,7 @@
 
 use std::ffi::CString;
 
-use crate::plan::{CacheLink, Contents, Domain, Instruction, MAX_SLOTS, Plan, Rule, Scratch};
+use crate::plan::{CacheLink, Contents, Domain, Fixtures, Instruction, MAX_SLOTS, Plan, Rule, Scratch};
 
 /// Raised with every change to the layout.
 const VERSION: u8 = 7;
@@ -37,6 +37,11 @@ impl Plan {
         put32(&mut bytes, self.namespaces);
         bytes.push(u8::from(self.born_nested));
         put_text(&mut bytes, self.root.as_ref().map_or(&b""[..], |root| root.to_bytes()))?;
+        bytes.push(u8::from(self.fixtures.is_some()));
+        if let Some(Fixtures { home, tmp }) = &self.fixtures {
+            put_text(&mut bytes, home.to_bytes())?;
+            put_text(&mut bytes, tmp.as_ref().map_or(&b""[..], |tmp| tmp.to_bytes()))?;
+        }
         bytes.push(u8::from(self.scratch.is_some()));
         if let Some(Scratch { path, bytes: most_bytes, files, contents, cache }) = &self.scratch {
             put_text(&mut bytes, path.to_bytes())?;
@@ -97,6 +102,7 @@ impl Plan {
         let namespaces = reader.u32()?;
         let born_nested = reader.flag()?;
         let root = Some(reader.text()?).filter(|root| !root.is_empty());
+        let fixtures = if reader.flag()? { Some(reader.fixtures()?) } else { None };
         let scratch = if reader.flag()? { Some(reader.scratch()?) } else { None };
         let has_identity = reader.flag()?;
         let identity = reader.u32()?;
@@ -114,6 +120,7 @@ impl Plan {
             namespaces,
             born_nested,
             root,
+            fixtures,
             scratch,
             identity: has_identity.then_some(identity),
             tasks: has_tasks.then_some(tasks),
@@ -191,6 +198,11 @@ impl<'a> Reader<'a> {
         Ok(Domain { handled_files, handled_network, scoped, own_proc, rules })
     }
 
+    fn fixtures(&mut self) -> Result<Fixtures, Malformed> {
+        let home = self.text()?;
+        Ok(Fixtures { home, tmp: Some(self.text()?).filter(|tmp| !tmp.is_empty()) })
+    }
+
     fn scratch(&mut self) -> Result<Scratch, Malformed> {
         let (path, bytes, files) = (self.text()?, self.u64()?, self.u64()?);
         let contents = match self.byte()? {
@@ -237,6 +249,7 @@ mod tests {
             namespaces: 7,
             born_nested: true,
             root: Some(c"/tmp/root".into()),
+            fixtures: Some(Fixtures { home: c"/work".into(), tmp: Some(c"/tmp/runs/a/tmp".into()) }),
             scratch: Some(Scratch {
                 path: c"/tmp/runs".into(),
                 bytes: 1 << 40,
@@ -278,7 +291,9 @@ mod tests {
         };
         let own = Contents::RunFolder { name: c"a".into(), packages: None, is_shown: false };
         let others = [Contents::Later, Contents::Slots(MAX_SLOTS), own].map(with);
-        for plan in [Plan::default(), full()].into_iter().chain(others) {
+        let shared = Fixtures { home: c"/".into(), tmp: None };
+        let sharing = Plan { fixtures: Some(shared), ..Plan::default() };
+        for plan in [Plan::default(), full(), sharing].into_iter().chain(others) {
             assert_eq!(Plan::decode(&plan.encode().unwrap()), Ok(plan));
         }
     }

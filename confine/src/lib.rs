@@ -12,6 +12,8 @@ mod bytes;
 #[cfg(target_os = "linux")]
 mod cradle;
 #[cfg(target_os = "linux")]
+mod fixtures;
+#[cfg(target_os = "linux")]
 mod init;
 #[cfg(target_os = "linux")]
 mod listener;
@@ -39,5 +41,5 @@ pub use pids::nest;
 #[cfg(target_os = "linux")]
 pub use places::Places;
 pub use plan::{
-    CacheLink, Contents, Domain, Instruction, MAX_SLOTS, Plan, Rule, SCRATCH_WORD, Scratch, Step,
+    CacheLink, Contents, Domain, Fixtures, Instruction, MAX_SLOTS, Plan, Rule, SCRATCH_WORD, Scratch, Step,
 };

@@ -7,17 +7,18 @@ use std::{
 
 use crate::{
     apply::{check, check_long, is_absent, write_number},
-    plan::{Domain, Scratch},
+    fixtures,
+    plan::{Domain, Plan},
 };
 
 /// Longer paths the kernel does not take.
 const PATH_BYTES: usize = 4096;
 
 /// What a rule for something that is written to allows: writing, removing, making.
-const WRITES: u64 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8;
+pub(crate) const WRITES: u64 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8;
 
 /// `mount_setattr(2)`.
-const MOUNT_ATTR_RDONLY: u64 = 1;
+pub(crate) const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NOSUID: u64 = 2;
 const MOUNT_ATTR_NODEV: u64 = 4;
 
@@ -53,7 +54,12 @@ impl Place {
 
     /// Names `path` as it will be called in the new root.
     pub(crate) fn set(&mut self, path: &CStr) -> Result<(), c_int> {
-        let path = path.to_bytes();
+        self.set_part(path, path.count_bytes())
+    }
+
+    /// The same for the first bytes of a path.
+    pub(crate) fn set_part(&mut self, path: &CStr, length: usize) -> Result<(), c_int> {
+        let path = path.to_bytes().get(..length).ok_or(libc::EINVAL)?;
         let end = self.root + path.len();
         // One more for the final zero.
         if end >= PATH_BYTES {
@@ -112,14 +118,16 @@ fn is_below(path: &CStr, place: &CStr) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// Lays out the root at the folder `root`, without `/proc`, and without what `scratch` is for.
+/// Lays out the root at the folder `root`, without `/proc`, and without what the plan's `scratch` is for.
 ///
 /// # Safety
 /// In a process of one thread that is alone in its mount namespace.
-pub(crate) unsafe fn lay_out(root: &CStr, domain: &Domain, scratch: Option<&Scratch>) -> Result<(), c_int> {
+pub(crate) unsafe fn lay_out(root: &CStr, domain: &Domain, plan: &Plan) -> Result<(), c_int> {
     let mut place = Place::new(root)?;
     let is_left_out = |path: &CStr| {
-        path.to_bytes().starts_with(b"/proc") || scratch.is_some_and(|scratch| is_below(path, &scratch.path))
+        path.to_bytes().starts_with(b"/proc")
+            || plan.scratch.as_ref().is_some_and(|scratch| is_below(path, &scratch.path))
+            || plan.fixtures.is_some() && fixtures::replaces(path)
     };
     // SAFETY: system calls on C strings of the plan and of this file, and on buffers of this function's.
     unsafe {
@@ -139,6 +147,9 @@ pub(crate) unsafe fn lay_out(root: &CStr, domain: &Domain, scratch: Option<&Scra
         }
         place.set(c"/proc")?;
         check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there)?;
+        if let Some(wanted) = &plan.fixtures {
+            fixtures::lay_out(&mut place, plan, wanted)?;
+        }
         libc::umask(mask);
     }
     Ok(())
@@ -228,7 +239,7 @@ unsafe fn copy_link(place: &Place, source: *const c_char) -> Result<(), c_int> {
     }
 }
 
-unsafe fn restrict(place: &Place, set: u64, below_too: bool) -> Result<(), c_int> {
+pub(crate) unsafe fn restrict(place: &Place, set: u64, below_too: bool) -> Result<(), c_int> {
     let attributes = Attributes { set, clear: 0, propagation: 0, user_namespace: 0 };
     let flags: c_ulong = if below_too { libc::AT_RECURSIVE.cast_unsigned().into() } else { 0 };
     let size = mem::size_of::<Attributes>();

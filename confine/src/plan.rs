@@ -15,6 +15,8 @@ pub struct Plan {
     /// An empty folder to build a root of one's own at, of nothing but what the rules of the domain name and `/proc`:
     /// read-only, but for what the rules let be written. Needs a mount namespace and a domain.
     pub root: Option<CString>,
+    /// What programs expect of a root. Needs a mount namespace, and a root that was laid out with it.
+    pub fixtures: Option<Fixtures>,
     /// A file system in memory for what calls write, with a limit of its own. Needs a mount namespace.
     pub scratch: Option<Scratch>,
     /// The user and group, of one number, to become; supplementary groups go. Needs `CAP_SETUID` and `CAP_SETGID`.
@@ -29,6 +31,17 @@ pub struct Plan {
     pub seccomp: Vec<Instruction>,
     /// The filter asks, and its listener is sent through descriptor [`LISTENER_FD`](crate::LISTENER_FD).
     pub listener: bool,
+}
+
+/// What programs expect of a root beside the files that the rules of a domain name: an entry for their user in `/etc/passwd` and
+/// `/etc/group`, `/dev/fd` and its kin, terminals, a `/tmp`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Fixtures {
+    /// The user's home folder, as `/etc/passwd` has it.
+    pub home: CString,
+    /// The temp folder of the call, which is mounted at `/tmp`. Of what lay below `/tmp` only the places that the domain's rules name
+    /// can be reached then. With it the process gets terminals of its own. None where calls share the mount namespace.
+    pub tmp: Option<CString>,
 }
 
 /// A `tmpfs` of a limited size, or several. Files beyond it are refused by `ENOSPC`.
@@ -170,6 +183,8 @@ pub enum Step {
     Proc,
     /// Mounting a file system for what calls write.
     Scratch,
+    /// Making what programs expect of a root.
+    Fixtures,
     /// Becoming another user.
     Identity,
     /// Dropping capabilities.
@@ -193,6 +208,7 @@ impl Step {
             Self::Root => "mount",
             Self::Proc => "mount of /proc",
             Self::Scratch => "mount of run folders",
+            Self::Fixtures => "mount of /tmp and /etc/passwd",
             Self::Identity => "setresuid",
             Self::Capabilities => "capset",
             Self::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",

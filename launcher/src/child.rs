@@ -347,6 +347,7 @@ fn step_of(step: confine::Step) -> Step {
         confine::Step::Root => Step::Root,
         confine::Step::Proc => Step::Proc,
         confine::Step::Scratch => Step::Scratch,
+        confine::Step::Fixtures => Step::Fixtures,
         confine::Step::Identity => Step::Identity,
         confine::Step::Capabilities => Step::Capabilities,
         confine::Step::NoNewPrivileges => Step::NoNewPrivileges,

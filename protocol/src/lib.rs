@@ -14,7 +14,7 @@ pub mod trial;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of these messages; raised with every change to them.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The most bytes one message may take. Below the default socket buffer of Linux (212,992 bytes), which a packet
 /// must fit into whole.
@@ -195,10 +195,12 @@ pub enum Step {
     Group,
     /// Installing a seccomp filter that asks, and sending its listener.
     Listener,
+    /// Making what programs expect of a root.
+    Fixtures,
 }
 
 impl Step {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 25] = [
         Self::Receive,
         Self::Arguments,
         Self::Pipe,
@@ -223,6 +225,7 @@ impl Step {
         Self::Scratch,
         Self::Group,
         Self::Listener,
+        Self::Fixtures,
     ];
 
     /// The name people read.
@@ -252,6 +255,7 @@ impl Step {
             Self::Scratch => "mount of run folders",
             Self::Group => "cgroup.procs",
             Self::Listener => "seccomp listener",
+            Self::Fixtures => "mount of /tmp and /etc/passwd",
         }
     }
 

@@ -120,7 +120,7 @@ fn steps_keep_their_codes() {
         }
     }
     assert_eq!(Step::from_code(Step::Exec.code()), Some(Step::Exec));
-    assert_eq!(Step::from_code(Step::Group.code() + 1), None);
+    assert_eq!(Step::from_code(Step::Fixtures.code() + 1), None);
 }
 
 #[test]

@@ -82,6 +82,12 @@ pub(super) const DATA: &[&str] = &[
 /// Devices that are no one's.
 pub(super) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
+/// Where terminals are; only for a process that has its own.
+pub(super) const TERMINALS: &str = "/dev/pts";
+
+/// Folders at the top that are never taken whole: one shows processes, and one is each call's own.
+pub(super) const NOT_WIDENED: [&str; 2] = ["/proc", "/tmp"];
+
 /// What belongs to a Node installation, beside its program.
 pub(super) fn of_node(node: &Path) -> Vec<PathBuf> {
     let prefix = node.ancestors().nth(2).filter(|prefix| *prefix != Path::new("/"));

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use native_sandbox_confine::{Contents, Domain, Plan, Rule, Scratch};
+use native_sandbox_confine::{Contents, Domain, Fixtures, Plan, Rule, Scratch};
 
 use super::{
     NpmPlaces, identity,
@@ -224,6 +224,7 @@ impl Policy {
     /// A worker that the launcher starts. `tree` is the one it may read, if the call has dependencies.
     pub fn worker(&self, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
         let plan = self.of_worker(Born::Launched, user, run, tree);
+        let plan = if self.has_root() { with_fixtures(plan, run) } else { plan };
         let scratch = self
             .quota_of_workers()
             .map(|quota| scratch(&self.places.runs, quota, run_folder(run.dir, tree, false), run.cache));
@@ -239,6 +240,7 @@ impl Policy {
         let scratch = self
             .quota_of_zygotes()
             .map(|quota| scratch(&self.places.runs, quota, run_folder(run.dir, tree, false), None));
+        let plan = with_fixtures(plan, run);
         // Its number in a `/proc` is not that of its zygote's namespace.
         Plan { born_nested: true, namespaces: MOUNT_NAMESPACE, scratch, ..plan }
     }
@@ -268,6 +270,8 @@ impl Policy {
         rules.push(optional(Path::new("/proc"), READ));
         let users = if self.offered.private_users { OF_A_BASE } else { 0 };
         let plan = self.plan(Born::Launched, None, users, rules, 0, self.terms());
+        // Its children have the places that are made for these.
+        let plan = Plan { fixtures: self.has_root().then(|| fixtures(Path::new("/"))), ..plan };
         if !self.has_pids() {
             return plan;
         }
@@ -322,7 +326,9 @@ impl Policy {
         let scratch = self
             .quota_of_zygotes()
             .map(|quota| scratch(&self.places.runs, quota, Contents::Slots(SLOTS), cache));
-        Plan { namespaces: own | MOUNT_NAMESPACE | PID_NAMESPACE, scratch, ..plan }
+        // Its workers share its mount namespace, and can have no `/tmp` of their own in it.
+        let fixtures = Some(fixtures(Path::new("/")));
+        Plan { namespaces: own | MOUNT_NAMESPACE | PID_NAMESPACE, fixtures, scratch, ..plan }
     }
 
     /// A process that is as such a zygote, but has no workers, and leaves what it makes in a run folder.
@@ -470,6 +476,7 @@ impl Policy {
         Plan {
             namespaces: if is_first { self.namespaces(terms) } else { 0 },
             root: (is_first && self.has_root()).then(|| text(&self.places.root)),
+            fixtures: None,
             scratch: None,
             identity: user.filter(|_| private_users),
             tasks: user.filter(|_| private_users).map(|_| self.tasks),
@@ -514,11 +521,29 @@ fn system(all: &Places, born: Born) -> Vec<Rule> {
 fn widened(all: &Places, path: &Path) -> PathBuf {
     let mut ancestors: Vec<_> = path.ancestors().collect();
     ancestors.pop();
-    let Some(top) = ancestors.last().filter(|top| **top != Path::new("/proc")) else {
+    // Of `/tmp` a worker has its own.
+    let is_whole = |top: &&&Path| !places::NOT_WIDENED.contains(&top.to_str().unwrap_or_default());
+    let Some(top) = ancestors.last().filter(is_whole) else {
         return path.to_owned();
     };
     let is_shared = |folder: &PathBuf| folder.starts_with(top);
     if all.trees.iter().chain([&all.runs]).any(is_shared) { path.to_owned() } else { (*top).to_owned() }
+}
+
+/// Without what only a process with a mount namespace to itself can have.
+fn fixtures(home: &Path) -> Fixtures {
+    Fixtures { home: text(home), tmp: None }
+}
+
+/// For a worker that is alone in its mount namespace.
+fn with_fixtures(mut plan: Plan, run: Run<'_>) -> Plan {
+    let [work, tmp] = run.own;
+    plan.fixtures = Some(Fixtures { tmp: Some(text(tmp)), ..fixtures(work) });
+    if let Some(domain) = &mut plan.landlock {
+        // Not one that its zygote has open: what is mounted there is its own. The folder is in each root.
+        domain.rules.push(needed(Path::new(places::TERMINALS), DEVICE | READ));
+    }
+    plan
 }
 
 fn needed(path: &Path, access: Access) -> Rule {
@@ -614,6 +639,9 @@ mod tests {
                 _ => "yes",
             },
         );
+        if let Some(Fixtures { home, tmp }) = &plan.fixtures {
+            writeln!(text, "  home {home:?}, /tmp {tmp:?}").unwrap();
+        }
         if let Some(Scratch { path, bytes, files, contents, cache }) = &plan.scratch {
             writeln!(text, "  in memory: {path:?}, {bytes} bytes, {files} files, {contents:?}").unwrap();
             if let Some(native_sandbox_confine::CacheLink { folder, name, target }) = cache {

@@ -502,8 +502,8 @@ fn rules(terms: Terms) -> Vec<Rule> {
     rules
 }
 
-/// What a zygote needs to give its children namespaces and a `/proc` of their own.
-const NESTING: &[&str] = &["unshare", "setns", "mount"];
+/// What a zygote needs to give its children namespaces, a `/proc` and a `/tmp` of their own.
+const NESTING: &[&str] = &["unshare", "setns", "mount", "mount_setattr"];
 
 fn rules_of(terms: Terms, part: Part) -> Vec<Rule> {
     let mut rules = rules(terms);
@@ -950,7 +950,7 @@ mod tests {
     fn a_base_and_its_children_have_the_whole_table_between_them() {
         let names = |part| rules_of(OPEN, part).iter().map(|rule| rule.name).collect::<Vec<_>>();
         let (base, rest) = (names(Part::WithoutNesting), names(Part::Nesting));
-        assert_eq!(rest, ["unshare", "mount", "setns"]);
+        assert_eq!(rest, ["unshare", "mount", "mount_setattr", "setns"]);
         assert_eq!(base.len() + rest.len(), rules(OPEN).len());
         assert!(!base.iter().any(|name| rest.contains(name)));
         for (part, unknown) in [(Part::WithoutNesting, ENOSYS), (Part::Nesting, None)] {

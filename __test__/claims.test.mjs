@@ -84,4 +84,3 @@ for (const start of RUNGS) {
     assert.equal(limit('Max realtime priority'), 0);
   });
 }
-

@@ -269,9 +269,7 @@ test('names are those of DNS, whatever script they are written in', { skip: !LIN
       );
   const refusedOf = async (network) => {
     const error = await rejection(
-      call(network, async () => {
-        await fetch('http://bücher.example');
-      })
+      call(network, ({ name }) => fetch(`http://${name}`), { args: { name: 'bücher.example' } })
     );
     return /was refused/.test(error.message);
   };

@@ -43,6 +43,7 @@ const UNREFUSED = [
   ['signals', 'it is a part of the Landlock domain that is asked for in memory, where no filter looks'],
   ['controlGroup', 'it is in force only where a group is delegated to the server, and leaves no way to refuse it'],
   ['networkClosed', "it is in force with network: 'none' only"],
+  ['networkRules, metadataAddresses', 'a call that makes no connection asks nothing'],
   ['noNewPrivileges, capabilities', 'a process that is refused these does not run: no layer is left then'],
   [
     'processGroup, descriptors, environment, runFolder, treeKill',

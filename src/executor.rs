@@ -897,7 +897,7 @@ impl Setup {
         state: &CallState,
     ) -> Result<(Worker, Running), SandboxError> {
         let prepared = self.check(request)?;
-        let collect = state.unless_cancelled(Phase::Validate, check_files(request, prepared.kind)).await??;
+        let collect = state.unless_cancelled(Phase::Queue, check_files(request, prepared.kind)).await??;
         state.unless_cancelled(Phase::Queue, self.account.check_node(self.host)).await??;
         let own_rules = request.network_rules()?;
         state.unless_cancelled(Phase::Queue, self.shielded(own_rules.as_deref())).await??;
@@ -911,7 +911,6 @@ impl Setup {
         let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
         let mut job = self.job(request, &breed, &prepared, args_json, &lease, &run);
         job.collect = collect.as_ref().map(Collect::roots);
-        let breed = Arc::clone(self.breed().await?);
         let connections = Connections::of(&breed, request, own_rules, &worker, state);
         if connections.is_restricted() {
             // Names are looked up by the host, over TCP.

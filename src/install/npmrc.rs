@@ -137,7 +137,7 @@ impl Settings {
     /// The hosts that npm itself talks to, as `host:port`: registries, and proxies of the settings and of the environment.
     pub(super) fn hosts(&self, env: &Env) -> Vec<String> {
         /// Where no setting names a registry.
-        const DEFAULT: &str = "https://registry.npmjs.org";
+        const DEFAULT: &str = "registry.npmjs.org:443";
         let is_host = |key: &str| {
             key == "registry"
                 || key.ends_with(":registry")
@@ -151,7 +151,7 @@ impl Settings {
                 .map(String::as_str)
         });
         let default = self.get("registry").is_none().then_some(DEFAULT);
-        settings.chain(of_env).chain(default).filter_map(host_of).collect()
+        settings.chain(of_env).filter_map(host_of).chain(default.map(str::to_owned)).collect()
     }
 
     /// The settings that decide what is in a tree: where packages come from (`registry`, `@scope:registry`), and how npm lays them

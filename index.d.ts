@@ -987,6 +987,8 @@ export interface ExecutorMetrics {
    * call to call (random bytes, the time, its process id, its folders) is one of them. Absent when the options are bad.
    */
   notPreloaded?: Array<{ packages: string[]; reason: string }>;
+  /** Connections, look-ups and the like that rules of `network` refused. Counter. Absent when the options are bad. */
+  connectionsRefused?: number;
   /** Workers booted ahead of need. Gauges. Absent when the options are bad. */
   standby?: {
     /** Kinds of workers that some are kept of: one for each tree. */

@@ -62,8 +62,11 @@ test('stopped and continued, it goes on', options, async () => {
   const launcher = launcherPid();
   process.kill(launcher, 'SIGSTOP');
   const call = run('() => "thawed"');
-  setTimeout(() => process.kill(launcher, 'SIGCONT'), 500);
+  // A call that a zygote serves does not need it.
+  const thaw = setTimeout(() => process.kill(launcher, 'SIGCONT'), 500);
   assert.equal(await call, 'thawed');
+  clearTimeout(thaw);
+  process.kill(launcher, 'SIGCONT');
 });
 
 test(

@@ -641,11 +641,16 @@ impl Setup {
                 self.host.limit_zygotes(settings.zygote_memory_mb).await;
                 // Of another Node than the host's it is not known yet.
                 let abi = facts.node_abi.as_deref().filter(|_| settings.node_path == facts.exec_path);
+                let mut boot_env = settings.boot_env(&facts.env);
+                if ground.shield.looks_up_names() {
+                    // c-ares reads it when Node makes its first resolver, which a zygote does while it boots.
+                    boot_env.insert("RES_OPTIONS".to_owned(), RESOLVER_OPTION.to_owned());
+                }
                 Ok(Arc::new(Breed {
                     node: settings.node_path.clone(),
                     memory_mb: settings.limits.memory_mb,
                     limits: settings.limits.of_process(abi),
-                    boot_env: self.settings.boot_env(&self.facts.env),
+                    boot_env,
                     load_env: self.call_env(store),
                     shield: Arc::clone(&ground.shield),
                     store: HomeStore(store.clone()),

@@ -135,8 +135,7 @@ impl Watch {
         let (cache, bytes) = self.cache.as_ref()?;
         (gauge::bytes_in(std::slice::from_ref(cache), *bytes) > *bytes).then(|| {
             format!(
-                "npm has downloaded more than {} MB, the most that one set of dependencies may take; raise {}, or ask for less",
-                self.bytes / MIB,
+                "npm has downloaded more than one set of dependencies may take; raise {}, or ask for less",
                 self.option
             )
         })

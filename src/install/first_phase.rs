@@ -22,6 +22,9 @@ use crate::{
     store::{Downloads, reading::read_start},
 };
 
+/// What npm may download for any tree, bytes: its records of packages are larger than small trees.
+const LEAST_DOWNLOAD_BYTES: u64 = 64 * 1024 * 1024;
+
 /// Variables that name a file with certificates.
 const CERTIFICATE_VARIABLES: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"];
 /// Settings with which npm does not ask the registry for what the cache has: they mean the cache that the host's user filled.
@@ -90,7 +93,7 @@ impl FirstPhase {
 
     /// How much the cache may take, where a tree may take `tree_bytes`.
     pub(super) fn cache_bytes(&self, tree_bytes: u64) -> u64 {
-        self.there.saturating_add(tree_bytes)
+        self.there.saturating_add(tree_bytes.max(LEAST_DOWNLOAD_BYTES))
     }
 
     /// Arguments by which npm finds the copies.

@@ -88,7 +88,7 @@ pub(super) enum Decision {
 pub struct Caller {
     /// All of them have to allow a connection.
     rules: Vec<Arc<Rules>>,
-    /// For the log.
+    /// For the log; empty: nothing is logged.
     name: String,
     /// Of all callers of the process: connections that were refused.
     refusals: Arc<AtomicU64>,
@@ -210,7 +210,7 @@ impl Caller {
         let place = Place { refused: refusal.map(|refusal| refusal.why), ..place };
         if let Some(why) = &place.refused {
             // Once for each place, and not for more places than are told.
-            if !state.told.contains_key(&place) && state.told.len() < MAX_TOLD {
+            if !self.name.is_empty() && !state.told.contains_key(&place) && state.told.len() < MAX_TOLD {
                 let (caller, host, port) = (self.name.as_str(), place.host.as_str(), place.port.unwrap_or(0));
                 if decision == Decision::Refused {
                     tracing::warn!(target: crate::log::NATIVE, caller, host, port, why, "A connection of a function was refused");

@@ -169,14 +169,21 @@ mod linux {
 
     /// The process of a thread, and its parent.
     pub fn process_of(thread: i32) -> Option<(i32, i32)> {
-        let text = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-        let field = |name| text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok();
-        Some((field("Tgid:")?, field("PPid:")?))
+        let text = status_of(thread)?;
+        Some((number(&text, "Tgid:")?, number(&text, "PPid:")?))
     }
 
     fn user_of(pid: i32) -> Option<u32> {
-        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        number(&status_of(pid)?, "Uid:")
+    }
+
+    fn status_of(pid: i32) -> Option<String> {
+        fs::read_to_string(format!("/proc/{pid}/status")).ok()
+    }
+
+    /// The first number of a line of a process's status.
+    fn number<T: std::str::FromStr>(status: &str, name: &str) -> Option<T> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_ascii_whitespace().next()?.parse().ok()
     }
 

@@ -5,23 +5,19 @@
 
 use std::{
     ffi::{c_int, c_ulong},
-    mem, ptr,
+    ptr,
 };
 
-use crate::apply::{check, check_long, errno};
+use crate::{
+    apply::{check, check_long, errno},
+    scratch::send,
+};
 
 /// Where the process has the socket that the listener is sent through; closed when that is done.
 pub const LISTENER_FD: c_int = 5;
 
 /// The byte that the listener comes with.
 pub const LISTENER_WORD: u8 = b'L';
-
-/// A control message with one descriptor.
-#[repr(C)]
-struct Beside {
-    header: libc::cmsghdr,
-    descriptor: c_int,
-}
 
 /// Installs a filter and sends its listener.
 ///
@@ -88,7 +84,7 @@ unsafe fn install_only(program: &libc::sock_fprog) -> Result<c_int, c_int> {
 
 /// The sender's life: it has the number of the listener from a pipe.
 unsafe fn send_what_comes(parent: c_int, from: c_int) -> Result<(), c_int> {
-    // SAFETY: system calls on locals; the message's pointers lead to such, of the sizes given.
+    // SAFETY: system calls on locals.
     unsafe {
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
         if libc::getppid() != parent {
@@ -102,19 +98,6 @@ unsafe fn send_what_comes(parent: c_int, from: c_int) -> Result<(), c_int> {
         if listener < 0 {
             return Err(libc::EBADF);
         }
-        let mut word = LISTENER_WORD;
-        let mut part = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 1 };
-        let mut beside: Beside = mem::zeroed();
-        beside.header.cmsg_len = mem::offset_of!(Beside, descriptor) + mem::size_of::<c_int>();
-        beside.header.cmsg_level = libc::SOL_SOCKET;
-        beside.header.cmsg_type = libc::SCM_RIGHTS;
-        beside.descriptor = listener;
-        let mut message: libc::msghdr = mem::zeroed();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = (&raw mut beside).cast();
-        message.msg_controllen = beside.header.cmsg_len;
-        let sent = libc::sendmsg(LISTENER_FD, &raw const message, libc::MSG_NOSIGNAL);
-        check_long(sent as libc::c_long).map(drop)
+        send(LISTENER_FD, &[LISTENER_WORD], &[listener])
     }
 }

@@ -63,7 +63,7 @@ pub(crate) unsafe fn bring_scratch(root: &CStr, scratch: &Scratch, owner: Option
                 lead(folder, scratch.cache.as_ref())?;
                 fill(folder, packages.as_deref(), owner)?;
                 libc::close(folder);
-                let told = if *is_shown { send(&[top]) } else { Ok(()) };
+                let told = if *is_shown { send(CHANNEL, &SCRATCH_WORD, &[top]) } else { Ok(()) };
                 libc::close(top);
                 told
             }
@@ -91,7 +91,7 @@ unsafe fn bring_slots(place: &mut Place, scratch: &Scratch, count: u32) -> Resul
         let none = ptr::null();
         let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | MOUNT_FLAGS;
         check(libc::mount(none, place.pointer(), none, flags, ptr::null()))?;
-        send(tops)?;
+        send(CHANNEL, &SCRATCH_WORD, tops)?;
         for fd in tops.iter().chain([&holder]) {
             libc::close(*fd);
         }
@@ -171,11 +171,14 @@ unsafe fn lead(folder: c_int, cache: Option<&CacheLink>) -> Result<(), c_int> {
     }
 }
 
-/// Sends them to the host.
-unsafe fn send(tops: &[c_int]) -> Result<(), c_int> {
-    let mut word = SCRATCH_WORD;
-    let mut part = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
-    let size = mem::offset_of!(Beside, descriptors) + mem::size_of_val(tops);
+/// Sends descriptors beside a word.
+///
+/// # Safety
+///
+/// `socket` is one that the process may send to.
+pub(crate) unsafe fn send(socket: c_int, word: &[u8], descriptors: &[c_int]) -> Result<(), c_int> {
+    let mut part = libc::iovec { iov_base: word.as_ptr().cast_mut().cast(), iov_len: word.len() };
+    let size = mem::offset_of!(Beside, descriptors) + mem::size_of_val(descriptors);
     // SAFETY: both are plain data that may be all zero (padding included); the kernel reads the message, whose pointers lead to
     // locals of the sizes given.
     unsafe {
@@ -183,13 +186,13 @@ unsafe fn send(tops: &[c_int]) -> Result<(), c_int> {
         beside.header.cmsg_len = size;
         beside.header.cmsg_level = libc::SOL_SOCKET;
         beside.header.cmsg_type = libc::SCM_RIGHTS;
-        beside.descriptors.get_mut(..tops.len()).ok_or(libc::E2BIG)?.copy_from_slice(tops);
+        beside.descriptors.get_mut(..descriptors.len()).ok_or(libc::E2BIG)?.copy_from_slice(descriptors);
         let mut message: libc::msghdr = mem::zeroed();
         message.msg_iov = ptr::from_mut(&mut part);
         message.msg_iovlen = 1;
         message.msg_control = ptr::from_mut(&mut beside).cast();
         message.msg_controllen = size;
-        let sent = libc::sendmsg(CHANNEL, &raw const message, libc::MSG_NOSIGNAL);
+        let sent = libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL);
         check_long(sent as libc::c_long).map(drop)
     }
 }

@@ -3,8 +3,8 @@
 // Variables of one call, checked.
 
 const { invalidConfig } = require('./errors.js');
-const { includes, isArray, keys, stringify } = require('./intrinsics.js');
-const { attempt, read, shown } = require('./options.js');
+const { includes, stringify } = require('./intrinsics.js');
+const { namesOf, read } = require('./options.js');
 
 /** All names and values of one call together. The kernel takes at most 128 KiB for one of a child process (execve(2)). */
 const TOTAL_LIMIT_BYTES = 256 * 1024;
@@ -19,11 +19,8 @@ const OWN_NAMES = ['TMPDIR', 'TMP', 'TEMP'];
 function envOf(call) {
   const given = call === undefined || call === null ? undefined : (read('env', call, 'env') ?? undefined);
   if (given === undefined) return undefined;
-  if (typeof given !== 'object' || attempt('env', 'read', () => isArray(given))) {
-    throw invalidConfig(`env must be an object of names and texts, got ${shown(given)}`);
-  }
+  const names = namesOf('env', given, 'names and texts');
   const env = { __proto__: null };
-  const names = attempt('env', 'read', () => keys(given));
   let bytes = 0;
   for (let i = 0; i < names.length; i++) {
     const name = names[i];

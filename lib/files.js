@@ -12,7 +12,7 @@ const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
 const { inertCause } = require('./inert.js');
 const { charCodeAt, hidden, isArray, keys, min, orUndefined, parse, slice, stringify } = require('./intrinsics.js');
 const { quietly } = require('./logger.js');
-const { attempt, listenerOf, read, shown } = require('./options.js');
+const { attempt, listenerOf, namesOf, read, shown } = require('./options.js');
 
 /** What is handed to the core at once of a source. */
 const PIECE_BYTES = 256 * 1024;
@@ -46,10 +46,7 @@ function filesOf(call) {
 
 function sourcesOf(given) {
   if (given === undefined) return undefined;
-  if (typeof given !== 'object' || attempt('files', 'read', () => isArray(given))) {
-    throw invalidConfig(`files must be an object of paths and contents, got ${shown(given)}`);
-  }
-  const paths = attempt('files', 'read', () => keys(given));
+  const paths = namesOf('files', given, 'paths and contents');
   if (paths.length > FILES_LIMIT) {
     throw invalidConfig(`files has ${paths.length} files, a call can be given at most ${FILES_LIMIT}`);
   }

@@ -83,6 +83,17 @@ class GivenOptions {
 }
 
 /**
+ * The names of an object that an option of a call has to be.
+ * @throws {SandboxError} `INVALID_CONFIG`
+ */
+function namesOf(what, given, expected) {
+  if (typeof given !== 'object' || attempt(what, 'read', () => isArray(given))) {
+    throw invalidConfig(`${what} must be an object of ${expected}, got ${shown(given)}`);
+  }
+  return attempt(what, 'read', () => keys(given));
+}
+
+/**
  * A copy without prototypes of what JSON carries; anything else JSON would silently turn into "not set". Objects of classes are read
  * as if they had none, unless `isStrict`.
  */
@@ -476,6 +487,7 @@ exports.proxiesNow = proxiesNow;
 exports.kindOf = kindOf;
 exports.listedEnvironment = listedEnvironment;
 exports.listenerOf = listenerOf;
+exports.namesOf = namesOf;
 exports.nodeAbi = nodeAbi;
 exports.optionsJson = optionsJson;
 exports.plainCopy = plainCopy;

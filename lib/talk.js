@@ -8,7 +8,7 @@ const { threadId } = require('node:worker_threads');
 const { invalidConfig, textOf } = require('./errors.js');
 const { includes, isArray, keys, orUndefined, parse, slice, stringify } = require('./intrinsics.js');
 const { quietly } = require('./logger.js');
-const { attempt, listenerOf, read, shown } = require('./options.js');
+const { listenerOf, namesOf, read, shown } = require('./options.js');
 
 /** Functions that one call may be given. */
 const FUNCTIONS_LIMIT = 256;
@@ -49,10 +49,7 @@ function talkOf(call) {
 
 function functionsOf(given) {
   if (given === undefined) return undefined;
-  if (typeof given !== 'object' || attempt('functions', 'read', () => isArray(given))) {
-    throw invalidConfig(`functions must be an object of names and functions, got ${shown(given)}`);
-  }
-  const names = attempt('functions', 'read', () => keys(given));
+  const names = namesOf('functions', given, 'names and functions');
   if (names.length > FUNCTIONS_LIMIT) {
     throw invalidConfig(`functions has ${names.length} functions, a call can be given at most ${FUNCTIONS_LIMIT}`);
   }

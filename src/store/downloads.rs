@@ -68,7 +68,11 @@ impl Downloads {
     pub fn settle(self, max_bytes: u64) -> Result<(), StoreError> {
         let bytes = crate::gauge::bytes_in(&[self.cache()], u64::MAX);
         let size = self.dir.join(SIZE);
-        reading::replace_file(&size, bytes.to_string().as_bytes()).map_err(StoreError::io("write", &size))?;
+        match reading::replace_file(&size, bytes.to_string().as_bytes()) {
+            // Somebody who clears temporary folders took it: what is not there takes no room.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            noted => noted.map_err(StoreError::io("write", &size))?,
+        }
         let folder = self.dir.parent().map(Path::to_owned).unwrap_or_default();
         drop(self);
         make_room(&folder, max_bytes, SystemTime::now());
@@ -255,6 +259,15 @@ mod tests {
         used.settle(10_000).unwrap();
         assert!(!used_dir.exists());
         open("used");
+    }
+
+    #[test]
+    fn one_that_was_taken_away_in_use_is_no_failure() {
+        let (_base, store) = store();
+        let cache = store.downloads("one", || Ok(drawn())).unwrap();
+        fs::remove_dir_all(cache.cache().parent().unwrap()).unwrap();
+        cache.settle(u64::MAX).unwrap();
+        store.downloads("one", || Ok(drawn())).unwrap().settle(u64::MAX).unwrap();
     }
 
     #[test]

@@ -448,12 +448,7 @@ impl Identity {
 
 /// Writes a file that readers see either not at all or whole.
 fn write_atomically(path: &Path, content: &[u8]) -> Result<(), StoreError> {
-    let hidden = path.with_extension(unique_name()?);
-    let written = fs::write(&hidden, content).and_then(|()| fs::rename(&hidden, path));
-    written.map_err(|source| {
-        let _ = fs::remove_file(&hidden);
-        StoreError::Io { act: "write", path: path.to_owned(), source }
-    })
+    reading::replace_file(path, content).map_err(StoreError::io("write", path))
 }
 
 fn unique_name() -> Result<String, StoreError> {

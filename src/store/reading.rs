@@ -10,6 +10,8 @@ use std::{
     path::{Component, Path},
 };
 
+use super::unique_name;
+
 /// Reads a regular file of at most `max_bytes`; the file itself is not reached through a link. Blocks for the disk only.
 pub fn read_file(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     content(open_file(path)?, max_bytes)
@@ -25,14 +27,16 @@ pub fn read_below(root: &Path, relative: &Path, max_bytes: u64) -> io::Result<Ve
     content(open_below(root, relative)?, max_bytes)
 }
 
-/// Replaces whatever is at `path` by a new file: neither a link nor a pipe in its place is written to.
+/// Puts a new file in the place of whatever file is at `path`: neither a link nor a pipe there is written to, and readers see the old
+/// file or the new one, whole. Of several that replace one file at the same time, the last counts and none fails.
 pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = fs::File::create_new(path)?;
-    io::Write::write_all(&mut file, content)
+    let hidden = path.with_extension(unique_name().map_err(io::Error::other)?);
+    let written = fs::File::create_new(&hidden)
+        .and_then(|mut file| io::Write::write_all(&mut file, content))
+        .and_then(|()| fs::rename(&hidden, path));
+    written.inspect_err(|_| {
+        let _ = fs::remove_file(&hidden);
+    })
 }
 
 /// Reads at most `max_bytes` of a regular file of the host's own user, which may be a link; without waiting for anybody.
@@ -162,6 +166,37 @@ mod tests {
             assert!(read_below(base.path(), Path::new(name), MAX).is_err(), "{name}");
         }
         assert!(read_file(Path::new("/dev/zero"), MAX).is_err());
+    }
+
+    /// Two hosts that ended an install at the same time both noted the size of their shared cache, and one call was rejected.
+    #[test]
+    fn a_file_that_many_replace_at_once_is_one_of_theirs_and_nobody_fails() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("size");
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let path = &path;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        replace_file(path, &[b'0' + writer; 8]).unwrap();
+                        let found = read_file(path, MAX).unwrap();
+                        assert!(found.len() == 8 && found.iter().all(|&byte| byte == found[0]), "{found:?}");
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_in_a_files_place_is_replaced_and_not_written_through() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        fs::write(at("outside"), "as it was").unwrap();
+        std::os::unix::fs::symlink(at("outside"), at("file")).unwrap();
+        replace_file(&at("file"), b"new").unwrap();
+        assert_eq!(read_file(&at("file"), MAX).unwrap(), b"new");
+        assert_eq!(fs::read(at("outside")).unwrap(), b"as it was");
     }
 
     #[test]

@@ -748,7 +748,7 @@ export class SandboxExecutorFactory {
    * one of these sets installs nothing. Also has its packages compiled ahead, where this is the store that they lie in: some half a second
    * for each set, once.
    *
-   * @param sets Sets as tools name them: `[{ lodash: '^4' }, { zod: '3.25.0', axios: '*' }]`; `{}` is that of tools without any.
+   * @param sets Sets as tools name them: `[{ lodash: '^4' }, { zod: '3.25.0', axios: '*' }]`; `{}` is that of tools without any. At most 10000.
    * @returns Resolves when all are there. All are tried; the first failure rejects, with a {@link SandboxError} as of a call.
    */
   warm(sets: Array<Record<string, string>>): Promise<void>;

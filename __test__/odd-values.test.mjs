@@ -1,6 +1,7 @@
 // Values that no caller means to give: of odd types, with getters and proxies that throw, changed after they were given.
 
 import assert from 'node:assert/strict';
+import { Readable } from 'node:stream';
 import { after, before, test } from 'node:test';
 import { ownWorld, rejection, run, surface, tool } from './helpers.mjs';
 
@@ -126,4 +127,78 @@ test('options count as they were when they were given, and are read once', async
     assert.equal(error.code, 'INVALID_DEPENDENCY', error.message);
     assert.equal(reads, 1);
   }
+});
+
+test('functionLimits and files that cannot be looked at are told by their names', async () => {
+  const { SandboxExecutorFactory: Factory } = surface();
+  const call = (options) => Factory.getInstance().executeFunctionTool('t', {}, tool('() => 1'), options);
+  const locked = new Proxy({}, { ownKeys: refuse });
+  for (const value of [revoked(), locked]) {
+    await invalid(call({ functionLimits: value }), /^functionLimits (cannot be read|must be an object)/);
+  }
+  const buffer = new ArrayBuffer(8);
+  const view = new Uint8Array(buffer);
+  structuredClone(buffer, { transfer: [buffer] });
+  const contents = [
+    revoked(),
+    buffer,
+    view,
+    { stream: refuse },
+    { stream: () => undefined },
+    { [Symbol.asyncIterator]() {}, on: refuse },
+    trapped({ [Symbol.asyncIterator]() {} }, 'destroyed'),
+    { path: revoked() },
+  ];
+  const match = new Proxy([], { get: refuse });
+  await invalid(call({ collect: { match, onFile: refuse } }), /^collect\.match cannot be read: no entry/);
+  await invalid(call({ collect: { match: [trapped({}, 'x')], onFile: refuse } }), /^collect\.match\[0\] must be/);
+  for (const content of contents) await invalid(call({ files: { a: content } }), /^files\["a"\]/);
+});
+
+test('a signal that refuses its listener ends the streams of the call', async () => {
+  const stream = Readable.from(['text']);
+  await invalid(
+    run('() => 1', {}, undefined, { signal: { addEventListener: refuse }, files: { a: stream } }),
+    /^signal cannot be listened to: no entry/
+  );
+  assert.equal(stream.destroyed, true);
+});
+
+test('a deadline that cannot be read, or that is no option of an object, is told', async () => {
+  const { SandboxExecutorFactory: Factory, NativeSandboxExecutor: Native, shutdown } = surface();
+  const acts = {
+    'cleanup()': (options) => new Factory().cleanup(options),
+    'cleanup() of a native executor': (options) => new Native().cleanup(options),
+    'cleanupSession()': (options) => Factory.cleanupSession('none', options),
+    'shutdown()': (options) => shutdown(options),
+  };
+  for (const act of Object.values(acts)) {
+    await invalid(act(trapped({}, 'deadlineMs')), /deadlineMs cannot be read: no entry/);
+    await invalid(act(revoked()), /deadlineMs cannot be read/);
+    for (const options of [5000, '5000', true]) await invalid(act(options), /options must be an object/);
+  }
+});
+
+test('a getter may throw what cannot be looked at', async () => {
+  const { SandboxExecutorFactory: Factory } = surface();
+  const oddly = () => {
+    throw revoked();
+  };
+  const options = new Proxy({}, { ownKeys: oddly, get: oddly });
+  await invalid(new Factory(options).executeFunctionTool('t', {}, tool('() => 1')), /cannot be read/);
+  await invalid(run('() => 1', options), /^arguments cannot be written/);
+  await invalid(run('() => 1', {}, { dependencies: options }), /^dependencies cannot be read/);
+});
+
+test('lists too long to be read are refused at once', async () => {
+  const { SandboxExecutorFactory: Factory, describeFunctions, gracefulShutdown } = surface();
+  const long = new Array(4_000_000_000);
+  const odd = new Proxy([], { get: (list, key) => (key === 'length' ? Number.NaN : list[key]) });
+  for (const sets of [long, odd]) await invalid(Factory.getInstance().warm(sets), /^warm\(\) takes at most 10000/);
+  const collect = { match: long, onFile() {} };
+  await invalid(run('() => 1', {}, undefined, { collect }), /^collect\.match must have 1 to 100 patterns/);
+  for (const signals of [long, new Array(3), revoked(), new Proxy([], { get: refuse })]) {
+    assert.throws(() => gracefulShutdown({ signals }), { code: 'INVALID_CONFIG', message: /signals/ });
+  }
+  assert.throws(() => describeFunctions(long), { code: 'INVALID_CONFIG', message: /at most 256 can be declared/ });
 });

@@ -51,10 +51,10 @@ function namesOf(functions) {
       `describeFunctions() takes an object of functions or a list of their names, got ${shown(functions)}`
     );
   }
-  const names = attempt('functions', 'read', () => (isArray(functions) ? [...functions] : keys(functions)));
-  if (names.length > FUNCTIONS_LIMIT) {
-    throw invalidConfig(`functions has ${names.length} functions, at most ${FUNCTIONS_LIMIT} can be declared`);
-  }
+  const isList = attempt('functions', 'read', () => isArray(functions));
+  if (isList) checkCount(read('functions', functions, 'length'));
+  const names = attempt('functions', 'read', () => (isList ? [...functions] : keys(functions)));
+  checkCount(names.length);
   for (const name of names) {
     if (typeof name !== 'string') throw invalidConfig(`functions must have names that are texts, got ${shown(name)}`);
     checkName(name);
@@ -63,11 +63,17 @@ function namesOf(functions) {
   return [...new Set(names)];
 }
 
+function checkCount(count) {
+  if (!(count <= FUNCTIONS_LIMIT)) {
+    throw invalidConfig(`functions has ${shown(count)} functions, at most ${FUNCTIONS_LIMIT} can be declared`);
+  }
+}
+
 /** Copies, as JSON has them: a getter or a class of the caller's is looked at once. */
 function schemasOf(schemas, names) {
   const given = { __proto__: null };
   if (schemas === undefined || schemas === null) return given;
-  if (typeof schemas !== 'object' || isArray(schemas)) {
+  if (typeof schemas !== 'object' || attempt('schemas', 'read', () => isArray(schemas))) {
     throw invalidConfig(`schemas must be an object of JSON Schemas by the name of a function, got ${shown(schemas)}`);
   }
   for (const name of attempt('schemas', 'read', () => keys(schemas))) {

@@ -18,7 +18,20 @@ const {
 
 /** @typedef {{ code: string, phase: string, durationMs?: number, stdout?: string, stderr?: string, cause?: unknown }} Details */
 
+/**
+ * Whether a caught value is a `SandboxError`. Never throws: `instanceof` would ask a proxy for its prototype.
+ * @type {(error: unknown) => error is SandboxError}
+ */
+let isSandboxError;
+
 class SandboxError extends Error {
+  /** Marks the errors of this class. */
+  #own;
+
+  static {
+    isSandboxError = (error) => typeof error === 'object' && error !== null && #own in error;
+  }
+
   /**
    * @param {string} message
    * @param {Details} details
@@ -153,6 +166,7 @@ exports.SandboxError = SandboxError;
 exports.callSite = callSite;
 exports.failureFields = failureFields;
 exports.fromOutcome = fromOutcome;
+exports.isSandboxError = isSandboxError;
 exports.invalidConfig = invalidConfig;
 exports.reasonOf = reasonOf;
 exports.standAt = standAt;

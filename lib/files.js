@@ -8,7 +8,8 @@ const { resolve } = require('node:path');
 const { fileURLToPath } = require('node:url');
 const { constants } = require('node:fs');
 const { lstat, open } = require('node:fs/promises');
-const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
+const { isArrayBuffer } = require('node:util/types');
+const { SandboxError, invalidConfig, isSandboxError, reasonOf } = require('./errors.js');
 const { inertCause } = require('./inert.js');
 const { charCodeAt, hidden, isArray, keys, min, orUndefined, parse, slice, stringify } = require('./intrinsics.js');
 const { quietly } = require('./logger.js');
@@ -27,6 +28,8 @@ const LIMITS = {
   maxFiles: { fallback: 100, most: 10_000 },
   maxBytes: { fallback: 64 * 1024 * 1024, most: Number.MAX_SAFE_INTEGER },
 };
+/** Patterns of one `collect`; the core has the same bound. */
+const PATTERNS_LIMIT = 100;
 const COLLECT_FIELDS = ['match', 'into', 'onFile', 'maxFiles', 'maxBytes'];
 
 const NOTHING = new Uint8Array(0);
@@ -65,9 +68,14 @@ function sourcesOf(given) {
 
 function sourceOf(what, path, content) {
   if (typeof content === 'string') return new TextSource(path, content);
-  if (ArrayBuffer.isView(content) || content instanceof ArrayBuffer) return new BytesSource(path, bytesOf(content));
+  if (areBytes(content))
+    return new BytesSource(
+      path,
+      attempt(what, 'read', () => bytesOf(content))
+    );
   if (typeof content === 'object' && content !== null) {
-    const stream = typeof read(what, content, 'stream') === 'function' ? content.stream() : content;
+    const isMaker = typeof read(what, content, 'stream') === 'function';
+    const stream = isMaker ? attempt(what, 'read', () => content.stream()) : content;
     if (typeof read(what, stream, Symbol.asyncIterator) === 'function') return new StreamSource(what, path, stream);
     const from = read(`${what}.path`, content, 'path');
     if (from !== undefined) return { __proto__: null, path, from: hostPath(`${what}.path`, from), end() {} };
@@ -77,6 +85,12 @@ function sourceOf(what, path, content) {
   );
 }
 
+/** Asks no proxy, and knows buffers of other realms, as of a test runner's. */
+function areBytes(content) {
+  return ArrayBuffer.isView(content) || isArrayBuffer(content);
+}
+
+/** @throws {TypeError} when the buffer was transferred */
 function bytesOf(content) {
   if (!ArrayBuffer.isView(content)) return new Uint8Array(content);
   return new Uint8Array(content.buffer, content.byteOffset, content.byteLength);
@@ -84,7 +98,7 @@ function bytesOf(content) {
 
 /** A path of this machine, as `node:fs` takes them, absolute. */
 function hostPath(what, given) {
-  const path = given instanceof URL ? attempt(what, 'read', () => fileURLToPath(given)) : given;
+  const path = attempt(what, 'read', () => (given instanceof URL ? fileURLToPath(given) : given));
   if (typeof path !== 'string' || path === '') {
     throw invalidConfig(`${what} must be the path of a file or folder on this machine, got ${shown(given)}`);
   }
@@ -146,14 +160,16 @@ class StreamSource {
   constructor(what, path, stream) {
     this.path = path;
     this.#stream = stream;
-    const isUsed = stream.destroyed === true || stream.readableEnded === true || stream.locked === true;
+    const { isUsed, isEmitter } = attempt(what, 'read', () => ({
+      isUsed: stream.destroyed === true || stream.readableEnded === true || stream.locked === true,
+      isEmitter: typeof stream.on === 'function',
+    }));
     if (isUsed) throw invalidConfig(`${what} is a stream that was read, destroyed or locked already: give a new one`);
     // An error while the call waits for its turn must not end the host: the call fails with it when the stream is read.
-    if (typeof stream.on === 'function') {
-      stream.on('error', (error) => {
-        this.#failure ??= { error };
-      });
-    }
+    const note = (error) => {
+      this.#failure ??= { error };
+    };
+    if (isEmitter) attempt(what, 'listened to', () => stream.on('error', note));
   }
 
   async next() {
@@ -193,7 +209,7 @@ function readerOf(stream) {
 
 function chunkOf(value) {
   if (typeof value === 'string') return Buffer.from(value);
-  if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer) return bytesOf(value);
+  if (areBytes(value)) return bytesOf(value);
   throw new TypeError(`the stream gave ${shown(value)}, where bytes or a text were due`);
 }
 
@@ -224,14 +240,18 @@ function collectOf(given) {
 }
 
 function patternsOf(given) {
-  const list = typeof given === 'string' ? [given] : given;
-  const isList = attempt('collect.match', 'read', () => isArray(list));
-  if (!isList || list.length === 0) {
+  if (typeof given === 'string') return [given];
+  const length = attempt('collect.match', 'read', () => (isArray(given) ? given.length : 0));
+  if (length === 0) {
     throw invalidConfig(
       `collect.match must be a pattern of paths or a list of them, as in ["out/**"], got ${shown(given)}`
     );
   }
-  return Array.from(list, (pattern, index) => {
+  if (!(length <= PATTERNS_LIMIT)) {
+    throw invalidConfig(`collect.match must have 1 to ${PATTERNS_LIMIT} patterns, it has ${shown(length)}`);
+  }
+  return Array.from({ length }, (_, index) => {
+    const pattern = read(`collect.match[${index}]`, given, index);
     if (typeof pattern === 'string') return pattern;
     throw invalidConfig(`collect.match[${index}] must be a string, got ${shown(pattern)}`);
   });
@@ -261,7 +281,7 @@ async function contentOf(source, limitBytes) {
     }
     return Buffer.concat(pieces);
   } catch (cause) {
-    if (cause instanceof SandboxError) throw cause;
+    if (isSandboxError(cause)) throw cause;
     const text = `files[${stringify(source.path)}] cannot be read: ${reasonOf(cause)}`;
     throw new SandboxError(text, { __proto__: null, code: 'FILES_FAILED', phase: 'start', cause });
   } finally {

@@ -8,6 +8,7 @@ const {
   failureFields,
   fromOutcome,
   invalidConfig,
+  isSandboxError,
   reasonOf,
   standAt,
   textOf,
@@ -226,11 +227,12 @@ class NativeSandboxExecutor {
       throw aborted(signal);
     }
 
-    talk?.begin(core, callId);
-    files?.begin(core, callId);
-    const leave = signal ? whenAborted(signal, () => core.abort(callId, 'aborted')) : undefined;
+    let leave;
     let outcome;
     try {
+      leave = signal ? whenAborted(signal, () => core.abort(callId, 'aborted')) : undefined;
+      talk?.begin(core, callId);
+      files?.begin(core, callId);
       outcome = await core.execute(callId, request, argsText, onEvent);
     } finally {
       leave?.();
@@ -306,7 +308,7 @@ async function answered(site, act, failed) {
   try {
     return await act();
   } catch (error) {
-    const known = error instanceof SandboxError ? error : outcomeUnknown(error);
+    const known = isSandboxError(error) ? error : outcomeUnknown(error);
     // The core measures what it rejects; what never reached it is measured here.
     if (!known.durationMs) known.durationMs = now() - began;
     failed?.(known);

@@ -3,7 +3,7 @@
 // What the caller hands over, as JSON text for the core. Everything here is pure but for what asks the process. Whatever is wrong
 // with a value is told with the name of its field, also where looking at it throws (getters, proxies).
 
-const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
+const { SandboxError, invalidConfig, isSandboxError, reasonOf } = require('./errors.js');
 const {
   bareArray,
   ceil,
@@ -23,6 +23,9 @@ const { hostProblem, otherHost } = require('./platform.js');
 
 /** Largest whole number that survives JSON; a time limit above it means "practically never". */
 const MAX_WHOLE_NUMBER = Number.MAX_SAFE_INTEGER;
+
+/** Dependency sets that one call of `warm` takes: they are checked at one go, on the event loop. */
+const SETS_LIMIT = 10_000;
 
 /** How deep an option may nest; none needs more than three. */
 const OPTION_LIMIT_LEVELS = 16;
@@ -58,7 +61,7 @@ class GivenOptions {
     try {
       this.#take(where, options);
     } catch (error) {
-      this.#problem = error instanceof SandboxError ? error : unreadable(`the options given to ${where}`, error);
+      this.#problem = isSandboxError(error) ? error : unreadable(`the options given to ${where}`, error);
     }
   }
 
@@ -223,6 +226,9 @@ function setsJson(sets) {
   }
   const checked = bareArray();
   const length = read('the dependency sets', sets, 'length');
+  if (!(length <= SETS_LIMIT)) {
+    throw invalidConfig(`warm() takes at most ${SETS_LIMIT} dependency sets, got ${shown(length)}`);
+  }
   for (let i = 0; i < length; i++) checked[i] = checkedDependencies(read(`dependency set ${i}`, sets, i));
   return strictJson(checked);
 }

@@ -7,7 +7,7 @@ const { randomBytes } = require('node:crypto');
 const { StringDecoder } = require('node:string_decoder');
 const { OutOfTime, TIMER_LIMIT_MS, bounded } = require('./bounded.js');
 const { envOf } = require('./call-env.js');
-const { SandboxError, fromOutcome, invalidConfig, reasonOf } = require('./errors.js');
+const { SandboxError, fromOutcome, invalidConfig, isSandboxError, reasonOf } = require('./errors.js');
 const { filesOf } = require('./files.js');
 const { Handover } = require('./handover.js');
 const { hostIdentity, isDead } = require('./host-identity.js');
@@ -193,7 +193,7 @@ class ProviderExecutor {
   }
 
   #known({ stop, started, record }, error) {
-    if (error instanceof SandboxError) return error;
+    if (isSandboxError(error)) return error;
     if (stop.signal.aborted && stop.signal.reason === CLEANED_UP) {
       const text = `Function execution was ended by cleanup()${started ? '' : ' before it ran'}`;
       return new SandboxError(text, { __proto__: null, code: 'CLEANED_UP', phase: started ? 'run' : 'queue' });
@@ -503,7 +503,7 @@ function exitCodeOf(ended) {
 
 /** The error of a run whose answer was lost because of `error`; an error of ours stays what it is. */
 function lostBy(error, outcome) {
-  if (error instanceof SandboxError) return error;
+  if (isSandboxError(error)) return error;
   const lost = fromOutcome(outcome);
   hidden(lost, 'cause', inertCause(error));
   return lost;
@@ -649,7 +649,7 @@ function assertAnswer(name, method, type, answer) {
 
 /** An error of the provider's, with ours around it; an error of ours stays what it is. */
 function failure(code, phase, what, error) {
-  if (error instanceof SandboxError) return error;
+  if (isSandboxError(error)) return error;
   return new SandboxError(`${what}: ${reasonOf(error)}`, { __proto__: null, code, phase, cause: error });
 }
 

@@ -6,10 +6,10 @@
 const { constants } = require('node:os');
 const { TIMER_LIMIT_MS, bounded } = require('./bounded.js');
 const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
-const { isFiniteNumber } = require('./intrinsics.js');
+const { isArray, isFiniteNumber } = require('./intrinsics.js');
 const { CORE_NAME, log } = require('./logger.js');
 const { addonProblem, loaded } = require('./native.js');
-const { shown } = require('./options.js');
+const { attempt, read, shown } = require('./options.js');
 
 const DEFAULT_DEADLINE_MS = 10_000;
 /** Exit code of who ends in place of a signal, as shells have it: this and the signal's number. */
@@ -102,6 +102,8 @@ async function end(signal, deadlineMs, before) {
   process.exit(SIGNAL_EXIT_CODE_BASE + constants.signals[signal]);
 }
 
+/** Names that `signals` may have: more than there are signals. */
+const SIGNALS_LIMIT = 100;
 /** The kernel lets nobody handle two of them. */
 const UNHANDLED = ['SIGKILL', 'SIGSTOP'];
 
@@ -109,15 +111,20 @@ function isSignal(name) {
   return Object.hasOwn(constants.signals, name) && !UNHANDLED.includes(name);
 }
 
-function checked(given) {
-  const options = given ?? {};
+function checked(chosen) {
+  const options = chosen ?? {};
   if (typeof options !== 'object') {
     throw invalidConfig(`gracefulShutdown(): options must be an object, got ${shown(options)}`);
   }
   const deadlineMs = deadlineOf('gracefulShutdown()', options) ?? DEFAULT_DEADLINE_MS;
-  const { signals = DEFAULT_SIGNALS, before } = options;
-  const wrong = Array.isArray(signals) ? signals.find((name) => !isSignal(name)) : signals;
-  if (!Array.isArray(signals) || !signals.every(isSignal)) {
+  const given = read('gracefulShutdown(): signals', options, 'signals') ?? DEFAULT_SIGNALS;
+  const before = read('gracefulShutdown(): before', options, 'before') ?? undefined;
+  // A copy: an element that is missing is one that is no signal.
+  const signals = attempt('gracefulShutdown(): signals', 'read', () =>
+    isArray(given) && given.length <= SIGNALS_LIMIT ? Array.from(given) : undefined
+  );
+  if (!signals?.every(isSignal)) {
+    const wrong = signals ? signals.find((name) => !isSignal(name)) : given;
     throw invalidConfig(
       `gracefulShutdown(): signals must be an array of names of signals that can be handled, got ${shown(wrong)}`
     );
@@ -134,7 +141,8 @@ function checked(given) {
  */
 function deadlineOf(what, options) {
   if (options === undefined || options === null) return undefined;
-  const deadlineMs = options.deadlineMs ?? undefined;
+  if (typeof options !== 'object') throw invalidConfig(`${what}: options must be an object, got ${shown(options)}`);
+  const deadlineMs = read(`${what}: deadlineMs`, options, 'deadlineMs') ?? undefined;
   if (deadlineMs === undefined) return undefined;
   if (typeof deadlineMs !== 'number' || !isFiniteNumber(deadlineMs) || deadlineMs < 0) {
     throw invalidConfig(`${what}: deadlineMs must be a number of milliseconds from 0 on, got ${shown(deadlineMs)}`);

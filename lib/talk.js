@@ -6,7 +6,7 @@
 const { AsyncLocalStorage } = require('node:async_hooks');
 const { threadId } = require('node:worker_threads');
 const { invalidConfig, textOf } = require('./errors.js');
-const { includes, isArray, keys, orUndefined, parse, slice, stringify } = require('./intrinsics.js');
+const { includes, keys, orUndefined, parse, slice, stringify } = require('./intrinsics.js');
 const { quietly } = require('./logger.js');
 const { listenerOf, namesOf, read, shown } = require('./options.js');
 
@@ -96,10 +96,8 @@ function checkObjects(names) {
 }
 
 function limitsOf(given) {
-  if (given !== undefined && (typeof given !== 'object' || isArray(given))) {
-    throw invalidConfig(`functionLimits must be an object, got ${shown(given)}`);
-  }
-  const unknown = given === undefined ? undefined : keys(given).find((name) => LIMITS[name] === undefined);
+  const names = given === undefined ? [] : namesOf('functionLimits', given, 'names and numbers');
+  const unknown = names.find((name) => LIMITS[name] === undefined);
   if (unknown !== undefined) {
     throw invalidConfig(`functionLimits has no ${stringify(unknown)}; it has ${keys(LIMITS).join(', ')}`);
   }

@@ -6,7 +6,7 @@
 const { randomBytes } = require('node:crypto');
 const { posix } = require('node:path');
 const { Writable } = require('node:stream');
-const { SandboxError, invalidConfig, reasonOf } = require('./errors.js');
+const { SandboxError, invalidConfig, isSandboxError, reasonOf } = require('./errors.js');
 const { quietly } = require('./logger.js');
 
 const PACKAGE = '@vercel/sandbox';
@@ -323,7 +323,7 @@ async function explained(credentials, act) {
   try {
     return await act();
   } catch (error) {
-    if (error instanceof SandboxError || error?.name === 'AbortError') throw error;
+    if (isSandboxError(error) || error?.name === 'AbortError') throw error;
     const status = statusOf(error);
     const retryAfter = status === 429 ? error.response.headers?.get('retry-after') : undefined;
     const parts = [

@@ -1,12 +1,27 @@
-// Builds what JavaScript needs: the addon, its loader and types, and the launcher beside them.
+// Builds what JavaScript needs: the addon, its loader and types, and the launcher beside them;
+// and, for the packages, what is in the binaries.
 //
 //   node scripts/build.mjs [--debug] [--target <triple>]
 
-import { chmodSync, copyFileSync, existsSync, mkdirSync, readFileSync, renameSync } from 'node:fs';
+import { chmodSync, copyFileSync, existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { argumentsOf, installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
+import { cratesOf } from './crates.mjs';
+import { noticesOf } from './notices.mjs';
+import { sbomOf } from './sbom.mjs';
+import {
+  argumentsOf,
+  hostTriple,
+  installIfNeeded,
+  needsRust,
+  output,
+  ROOT,
+  runSteps,
+  StepFailed,
+  sh,
+  tool,
+} from './steps.mjs';
 
 const { platformArchAbi } = createRequire(import.meta.url)('../lib/platform.js');
 
@@ -70,14 +85,22 @@ function buildCompanions({ debug, target, platform }) {
   }
 }
 
+/** What is shipped about the crates in the binaries. */
+function writeAbout({ target, platform }) {
+  const found = cratesOf(target ?? hostTriple());
+  writeFileSync(join(ROOT, `notices.${platform}.txt`), noticesOf(found.crates));
+  writeFileSync(join(ROOT, `sbom.${platform}.json`), `${JSON.stringify(sbomOf(platform, found), null, 1)}\n`);
+}
+
 /** The steps of a build, for other scripts to put among theirs. */
 export function buildSteps({ debug = false, target } = {}) {
   const platform = target ? PLATFORMS[target] : platformArchAbi();
   if (!platform) throw new StepFailed(`unknown target ${target}; known are ${Object.keys(PLATFORMS).join(', ')}`);
   const addon = ['build the addon', () => buildAddon({ debug, target, platform })];
-  if (!platform.startsWith('linux')) return [addon];
+  const about = ['write the licences and the bill of materials', () => writeAbout({ target, platform })];
+  if (!platform.startsWith('linux')) return [addon, about];
   // The addon carries a copy of both.
-  return [['build launcher and zygote library', () => buildCompanions({ debug, target, platform })], addon];
+  return [['build launcher and zygote library', () => buildCompanions({ debug, target, platform })], addon, about];
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

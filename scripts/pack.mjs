@@ -34,11 +34,15 @@ const WORKSHOP_FIELDS = ['scripts', 'devDependencies', 'napi'];
 const readJson = (file) => JSON.parse(readFileSync(file, 'utf8'));
 const writeJson = (file, value) => writeFileSync(file, `${JSON.stringify(value, null, 2)}\n`);
 
-/** The files of a platform's package, with their modes: archives of CI keep none. */
+/** The files of a platform's package as builds name them, their names in the package where these differ, and their modes: archives of CI keep none. */
 export function binariesOf(platform) {
   const addon = { name: `${NAME}.${platform}.node`, mode: 0o644 };
-  if (!platform.startsWith('linux')) return [addon];
-  return [addon, { name: `launcher.${platform}`, mode: 0o755 }, { name: `zygote.${platform}`, mode: 0o644 }];
+  const about = [
+    { name: `notices.${platform}.txt`, packed: 'THIRD-PARTY-NOTICES.txt', mode: 0o644 },
+    { name: `sbom.${platform}.json`, packed: 'sbom.cdx.json', mode: 0o644 },
+  ];
+  if (!platform.startsWith('linux')) return [addon, ...about];
+  return [addon, ...about, { name: `launcher.${platform}`, mode: 0o755 }, { name: `zygote.${platform}`, mode: 0o644 }];
 }
 
 /** Folders with the manifests of all platforms, as napi-rs makes them. */
@@ -57,14 +61,15 @@ function withoutDebugInfo(file) {
 function fillPlatform({ platform, folder }, binaries, debug) {
   const files = binariesOf(platform);
   if (!files.every(({ name }) => existsSync(join(binaries, name)))) return false;
-  for (const { name, mode } of files) {
-    copyFileSync(join(binaries, name), join(folder, name));
-    if (debug) withoutDebugInfo(join(folder, name));
-    chmodSync(join(folder, name), mode);
+  for (const { name, packed, mode } of files) {
+    const place = join(folder, packed ?? name);
+    copyFileSync(join(binaries, name), place);
+    if (debug && packed === undefined) withoutDebugInfo(place);
+    chmodSync(place, mode);
   }
   copyFileSync(join(ROOT, 'LICENSE'), join(folder, 'LICENSE'));
   const manifest = readJson(join(folder, 'package.json'));
-  writeJson(join(folder, 'package.json'), { ...manifest, files: files.map(({ name }) => name) });
+  writeJson(join(folder, 'package.json'), { ...manifest, files: files.map(({ name, packed }) => packed ?? name) });
   return true;
 }
 

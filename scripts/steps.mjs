@@ -52,9 +52,18 @@ export function sh(program, args, { env = {}, cwd = ROOT, hint } = {}) {
   throw new StepFailed(`\`${[program, ...args].join(' ')}\` failed: ${how}${hint ? `\n${hint}` : ''}`);
 }
 
+/** What `cargo metadata` prints is some megabytes. */
+const OUTPUT_LIMIT_BYTES = 64 * 1024 * 1024;
+
 /** Runs a program for its output. @throws {StepFailed} */
 export function output(program, args, { cwd = ROOT, env = {} } = {}) {
-  const options = { cwd, env: { ...process.env, ...env }, encoding: 'utf8', shell: WINDOWS };
+  const options = {
+    cwd,
+    env: { ...process.env, ...env },
+    encoding: 'utf8',
+    shell: WINDOWS,
+    maxBuffer: OUTPUT_LIMIT_BYTES,
+  };
   const { error, status, stdout, stderr } = spawnSync(program, args, options);
   if (!error && status === 0) return stdout;
   throw new StepFailed(
@@ -100,6 +109,11 @@ export function needsRust(...components) {
       throw new StepFailed(`${advice}\n${error.message}`);
     }
   }
+}
+
+/** The triple that rustc builds for by itself. */
+export function hostTriple() {
+  return output('rustc', ['-vV']).match(/^host: (.+)$/m)[1];
 }
 
 export function seconds(ms) {

@@ -10,8 +10,9 @@ import { join } from 'node:path';
 import { attackInAll, settings } from './attacks.mjs';
 import { buildSteps } from './build.mjs';
 import { runCases } from './cases.mjs';
+import { denyCrates } from './deny.mjs';
 import { makePackages } from './pack.mjs';
-import { argumentsOf, installIfNeeded, needsRust, output, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
+import { argumentsOf, hostTriple, installIfNeeded, needsRust, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
 
 const { values: options } = argumentsOf(import.meta.url, { full: { type: 'boolean', default: false } });
 
@@ -85,12 +86,12 @@ function cases(node, set, how = {}) {
 }
 
 /** Named, so that all steps share what they compile: napi names it too. */
-const target = hostTriple();
+const target = targetOfRust();
 
-function hostTriple() {
+function targetOfRust() {
   try {
     needsRust('rustfmt', 'clippy');
-    return output('rustc', ['-vV']).match(/^host: (.+)$/m)[1];
+    return hostTriple();
   } catch (error) {
     console.log(error.message);
     process.exit(1);
@@ -110,6 +111,9 @@ const steps = [
   ],
   ['types', () => sh(process.execPath, [tool('typescript', 'tsc'), '-p', 'tsconfig.json'])],
   ['clippy', () => sh('cargo', ['clippy', '--target', target, '--workspace', '--all-targets', '--', '-D', 'warnings'])],
+  ['crates: licences, duplicates and sources', () => denyCrates()],
+  // It brings no package along: this says so, and asks the registry once it does.
+  ['npm audit of what an installation brings along', () => sh('npm', ['audit', '--omit=dev'])],
   [
     'cargo test',
     () => sh('cargo', ['test', '--target', target, '--workspace'], { env: { NATIVE_SANDBOX_TEST_NODES: mainNode } }),

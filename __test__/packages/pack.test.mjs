@@ -14,6 +14,8 @@ import { emptyProject, NAME, node, npm, packed, registryWith } from './packed.mj
 
 const require = createRequire(import.meta.url);
 const { PLATFORMS, platformArchAbi } = require('../../lib/platform.js');
+/** What a platform's package says of the crates in its binaries. */
+const ABOUT = ['THIRD-PARTY-NOTICES.txt', 'sbom.cdx.json'];
 const OWN = `${NAME}-${platformArchAbi()}`;
 
 /** What an installation may take, in bytes: the main package, and a platform's as releases build it. */
@@ -71,10 +73,10 @@ test('the main package holds what it needs, no binary, and nothing of the worksh
   );
 });
 
-test('the package of this platform holds addon, launcher and zygote library', { skip: !LINUX }, () => {
+test('the package of this platform holds its binaries, and what is in these', { skip: !LINUX }, () => {
   const platform = platformArchAbi();
   const binaries = [`${NAME}.${platform}.node`, `launcher.${platform}`, `zygote.${platform}`];
-  assert.deepEqual(pathsOf(own), ['LICENSE', 'README.md', 'package.json', ...binaries].sort());
+  assert.deepEqual(pathsOf(own), [...ABOUT, 'LICENSE', 'README.md', 'package.json', ...binaries].sort());
   assert.equal(statSync(join(installed(OWN), `launcher.${platform}`)).mode & 0o111, 0o111);
 });
 
@@ -213,6 +215,7 @@ test('scripts tell how they are used, without a stack', () => {
   for (const script of [
     'scripts/pack.mjs',
     'scripts/build.mjs',
+    'scripts/deny.mjs',
     'scripts/publish.mjs',
     'scripts/test.mjs',
     'benches/run.mjs',

@@ -27,7 +27,7 @@ test('the linter has nothing to say', async () => {
   const isKnownRunner = ({ kind, message }) =>
     kind === 'runner-label' && RUNNERS.includes(/^label "(.+?)" is unknown/.exec(message)?.[1]);
   const names = readdirSync(FOLDER);
-  assert.deepEqual(names.sort(), ['ci.yml', 'release.yml']);
+  assert.deepEqual(names.sort(), ['advisories.yml', 'ci.yml', 'release.yml']);
   for (const name of names) {
     const said = lint(readFileSync(join(FOLDER, name), 'utf8'), name).filter((one) => !isKnownRunner(one));
     assert.deepEqual(said, []);
@@ -47,6 +47,14 @@ test('the script of the images is one', { skip: process.platform === 'win32' }, 
 
 test('CI runs what .ci/run runs', () => {
   assert.match(readFileSync(join(FOLDER, 'ci.yml'), 'utf8'), /^ {8}run: \.ci\/run$/m);
+});
+
+test('advisories are looked at when dependencies change, and each week', () => {
+  const advisories = readFileSync(join(FOLDER, 'advisories.yml'), 'utf8');
+  assert.match(advisories, /run: node scripts\/deny\.mjs --advisories\n/);
+  assert.match(advisories, /run: npm audit\n/);
+  assert.match(advisories, /paths: \["Cargo\.lock", "package-lock\.json"/);
+  assert.match(advisories, /- cron:/);
 });
 
 test('a release builds every platform, tests each, and publishes after that', () => {

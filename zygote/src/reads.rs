@@ -127,16 +127,68 @@ fn is_nodes(address: usize) -> bool {
     }
 }
 
-/// The next definition of a function, behind this library's; found once, kept in `known`.
-fn next(name: &CStr, known: &AtomicUsize) -> usize {
-    match known.load(Relaxed) {
-        0 => {
-            // SAFETY: reads the name.
-            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
-            known.store(found, Relaxed);
-            found
+/// A function that this library answers for, and where the next definition of it is, behind this library's.
+struct Next {
+    name: &'static CStr,
+    known: AtomicUsize,
+}
+
+impl Next {
+    const fn of(name: &'static CStr) -> Self {
+        Self { name, known: AtomicUsize::new(0) }
+    }
+
+    /// Found once, and kept; 0 where there is none.
+    fn address(&self) -> usize {
+        match self.known.load(Relaxed) {
+            0 => {
+                // SAFETY: reads the name.
+                let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+                self.known.store(found, Relaxed);
+                found
+            }
+            found => found,
         }
-        found => found,
+    }
+}
+
+/// The functions that calls are passed on to.
+mod nexts {
+    use super::Next;
+
+    pub(super) static GETRANDOM: Next = Next::of(c"getrandom");
+    pub(super) static GETENTROPY: Next = Next::of(c"getentropy");
+    pub(super) static OPEN: Next = Next::of(c"open");
+    pub(super) static OPEN64: Next = Next::of(c"open64");
+    pub(super) static OPENAT: Next = Next::of(c"openat");
+    pub(super) static OPENAT64: Next = Next::of(c"openat64");
+    pub(super) static FOPEN: Next = Next::of(c"fopen");
+    pub(super) static FOPEN64: Next = Next::of(c"fopen64");
+    pub(super) static TIME: Next = Next::of(c"time");
+    pub(super) static GETTIMEOFDAY: Next = Next::of(c"gettimeofday");
+    pub(super) static CLOCK_GETTIME: Next = Next::of(c"clock_gettime");
+    pub(super) static SYSCALL: Next = Next::of(c"syscall");
+
+    pub(super) static ALL: [&Next; 12] = [
+        &GETRANDOM,
+        &GETENTROPY,
+        &OPEN,
+        &OPEN64,
+        &OPENAT,
+        &OPENAT64,
+        &FOPEN,
+        &FOPEN64,
+        &TIME,
+        &GETTIMEOFDAY,
+        &CLOCK_GETTIME,
+        &SYSCALL,
+    ];
+}
+
+/// Finds all of them: what a process has not looked up when it forks, each child looks up for itself, in pages of every library.
+pub(crate) fn look_up() {
+    for next in nexts::ALL {
+        next.address();
     }
 }
 
@@ -343,17 +395,15 @@ mod answers {
     use std::ffi::c_char;
 
     use super::{
-        AtomicUsize, Door, IS_WATCHING, Relaxed, c_int, c_long, c_uint, c_void, is_nodes, mem, next, note,
-        note_opened,
+        Door, IS_WATCHING, Relaxed, c_int, c_long, c_uint, c_void, is_nodes, mem, nexts, note, note_opened,
     };
 
     /// Calls the next definition of a function, of this type.
     macro_rules! forward {
-        ($name:literal, fn($($type:ty),*) -> $result:ty, $($argument:expr),*) => {{
-            static KNOWN: AtomicUsize = AtomicUsize::new(0);
+        ($next:ident, fn($($type:ty),*) -> $result:ty, $($argument:expr),*) => {{
             // SAFETY: the C library's function of that name, with what it would have been called with.
             unsafe {
-                let function = mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> $result>(next($name, &KNOWN));
+                let function = mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> $result>(nexts::$next.address());
                 function($($argument),*)
             }
         }};
@@ -366,12 +416,12 @@ mod answers {
         caller: usize,
     ) -> isize {
         note(Door::System, caller);
-        forward!(c"getrandom", fn(*mut c_void, usize, c_uint) -> isize, at, count, flags)
+        forward!(GETRANDOM, fn(*mut c_void, usize, c_uint) -> isize, at, count, flags)
     }
 
     pub(super) unsafe extern "C" fn getentropy(at: *mut c_void, count: usize, caller: usize) -> c_int {
         note(Door::System, caller);
-        forward!(c"getentropy", fn(*mut c_void, usize) -> c_int, at, count)
+        forward!(GETENTROPY, fn(*mut c_void, usize) -> c_int, at, count)
     }
 
     // Older C libraries lack these three; who asks for them by name finds these, so they do the work themselves.
@@ -414,7 +464,7 @@ mod answers {
         while filled < bytes.len() {
             let rest = &mut bytes[filled..];
             let got = forward!(
-                c"getrandom",
+                GETRANDOM,
                 fn(*mut c_void, usize, c_uint) -> isize,
                 rest.as_mut_ptr().cast(),
                 rest.len(),
@@ -430,7 +480,7 @@ mod answers {
         mode: c_uint,
         caller: usize,
     ) -> c_int {
-        let fd = forward!(c"open", fn(*const c_char, c_int, c_uint) -> c_int, path, flags, mode);
+        let fd = forward!(OPEN, fn(*const c_char, c_int, c_uint) -> c_int, path, flags, mode);
         note_opened(fd, caller);
         fd
     }
@@ -441,7 +491,7 @@ mod answers {
         mode: c_uint,
         caller: usize,
     ) -> c_int {
-        let fd = forward!(c"open64", fn(*const c_char, c_int, c_uint) -> c_int, path, flags, mode);
+        let fd = forward!(OPEN64, fn(*const c_char, c_int, c_uint) -> c_int, path, flags, mode);
         note_opened(fd, caller);
         fd
     }
@@ -454,7 +504,7 @@ mod answers {
         caller: usize,
     ) -> c_int {
         let fd =
-            forward!(c"openat", fn(c_int, *const c_char, c_int, c_uint) -> c_int, folder, path, flags, mode);
+            forward!(OPENAT, fn(c_int, *const c_char, c_int, c_uint) -> c_int, folder, path, flags, mode);
         note_opened(fd, caller);
         fd
     }
@@ -466,14 +516,8 @@ mod answers {
         mode: c_uint,
         caller: usize,
     ) -> c_int {
-        let fd = forward!(
-            c"openat64",
-            fn(c_int, *const c_char, c_int, c_uint) -> c_int,
-            folder,
-            path,
-            flags,
-            mode
-        );
+        let fd =
+            forward!(OPENAT64, fn(c_int, *const c_char, c_int, c_uint) -> c_int, folder, path, flags, mode);
         note_opened(fd, caller);
         fd
     }
@@ -483,7 +527,7 @@ mod answers {
         mode: *const c_char,
         caller: usize,
     ) -> *mut libc::FILE {
-        let file = forward!(c"fopen", fn(*const c_char, *const c_char) -> *mut libc::FILE, path, mode);
+        let file = forward!(FOPEN, fn(*const c_char, *const c_char) -> *mut libc::FILE, path, mode);
         note_stream(file, caller);
         file
     }
@@ -493,7 +537,7 @@ mod answers {
         mode: *const c_char,
         caller: usize,
     ) -> *mut libc::FILE {
-        let file = forward!(c"fopen64", fn(*const c_char, *const c_char) -> *mut libc::FILE, path, mode);
+        let file = forward!(FOPEN64, fn(*const c_char, *const c_char) -> *mut libc::FILE, path, mode);
         note_stream(file, caller);
         file
     }
@@ -514,7 +558,7 @@ mod answers {
 
     pub(super) unsafe extern "C" fn time(at: *mut libc::time_t, caller: usize) -> libc::time_t {
         note_clock(caller);
-        forward!(c"time", fn(*mut libc::time_t) -> libc::time_t, at)
+        forward!(TIME, fn(*mut libc::time_t) -> libc::time_t, at)
     }
 
     pub(super) unsafe extern "C" fn gettimeofday(
@@ -523,7 +567,7 @@ mod answers {
         caller: usize,
     ) -> c_int {
         note_clock(caller);
-        forward!(c"gettimeofday", fn(*mut libc::timeval, *mut c_void) -> c_int, at, zone)
+        forward!(GETTIMEOFDAY, fn(*mut libc::timeval, *mut c_void) -> c_int, at, zone)
     }
 
     pub(super) unsafe extern "C" fn clock_gettime(
@@ -534,7 +578,7 @@ mod answers {
         if clock == libc::CLOCK_REALTIME {
             note_clock(caller);
         }
-        forward!(c"clock_gettime", fn(c_int, *mut libc::timespec) -> c_int, clock, at)
+        forward!(CLOCK_GETTIME, fn(c_int, *mut libc::timespec) -> c_int, clock, at)
     }
 
     /// Many draw by number: their C library need not know the call.
@@ -552,7 +596,7 @@ mod answers {
             note(Door::System, 0);
         }
         forward!(
-            c"syscall",
+            SYSCALL,
             fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
             number,
             argument_1,

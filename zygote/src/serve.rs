@@ -17,6 +17,7 @@ use crate::{
     memory,
     prefault::{Pages, Told},
     proc::{Proc, is_same},
+    reads,
     sys::{self, Forked, Received},
     table::Table,
     wire::{Report, Request, decode},
@@ -126,6 +127,7 @@ pub(crate) enum Scouted {
 pub(crate) fn scout() -> io::Result<Scouted> {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     *pages = Pages::none();
+    reads::look_up();
     memory::share_with_children();
     memory::tighten();
     wait_for_threads()?;
@@ -199,6 +201,7 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     if !limits::lift_loading() {
         return Err(io::Error::last_os_error().into());
     }
+    reads::look_up();
     memory::share_with_children();
     memory::collapse();
     wait_for_threads()?;

@@ -188,6 +188,9 @@ const PRCTLS: &[u32] = &[
 /// Linux as it is, 32-bit, old version numbers, both; and the question.
 const PERSONALITIES: &[u32] = &[u32::MAX, 0, 8, 0x2_0000, 0x2_0008];
 
+/// The caller's own thread and process, in place of descriptors (`linux/pidfd.h`): -10000 and -10001.
+const PIDFDS_OF_SELF: &[u32] = &[0xFFFF_D8F0, 0xFFFF_D8EF];
+
 /// Whom `setpriority` and `ioprio_set` are about: one process.
 const PRIO_PROCESS: u32 = 0;
 const IOPRIO_WHO_PROCESS: u32 = 1;
@@ -374,6 +377,7 @@ fn rules(terms: Terms) -> Vec<Rule> {
     add(slows, NotSelf(PRIO_PROCESS), &["setpriority"]);
     add(slows, NotSelf(IOPRIO_WHO_PROCESS), &["ioprio_set"]);
     add("tells addresses in other processes of the same user", NotZero(0), &["get_robust_list"]);
+    add("is about the memory of other processes", NoneOf(0, PIDFDS_OF_SELF), &["process_madvise"]);
     add("takes the randomness from addresses", NoneOf(0, PERSONALITIES), &["personality"]);
     add("a new user namespace has all capabilities in it", AnyBit(0, UNSHARE_NAMESPACES), &["unshare"]);
     if terms.modes != Modes::Free {
@@ -382,15 +386,7 @@ fn rules(terms: Terms) -> Vec<Rule> {
     let mut add = |why, names: &[&'static str]| rules.extend(refuse_all(why, Always, names));
     add(
         "reads and changes other processes",
-        &[
-            "ptrace",
-            "process_vm_readv",
-            "process_vm_writev",
-            "process_madvise",
-            "process_mrelease",
-            "kcmp",
-            "pidfd_getfd",
-        ],
+        &["ptrace", "process_vm_readv", "process_vm_writev", "process_mrelease", "kcmp", "pidfd_getfd"],
     );
     add(
         "changes what is mounted, or the root folder",

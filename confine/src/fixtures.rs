@@ -40,10 +40,7 @@ const ACCOUNTS_OPTIONS: &CStr = c"mode=755,size=32k,nr_inodes=4";
 /// Everybody in there is the call's; the kernel has a limit for the whole machine (`kernel.pty.max`), of which this is a part.
 const TERMINAL_OPTIONS: &CStr = c"mode=0620,ptmxmode=0666,max=64";
 
-/// Folders on the way to what stays below `/tmp`.
-const WAY_OPTIONS: &CStr = c"mode=311,size=64k,nr_inodes=256";
-
-/// Who passes through these folders does not list them, not even as their owner.
+/// Who passes through the folders on the way to what stays below `/tmp` does not list them, not even as their owner.
 const WAY_MASK: libc::mode_t = 0o466;
 
 /// How paths below `/tmp` begin.
@@ -138,7 +135,8 @@ unsafe fn as_owner(user: u32, run: impl FnOnce() -> Result<(), c_int>) -> Result
 /// Mounts the temp folder at `/tmp`, and in it again what the rules name below.
 ///
 /// In a domain, who may write in `/tmp` may write in all that is below it. So nothing else is there; the folders on the way to what
-/// is there, and that unless it is the call's own, are mounted read-only.
+/// is there, and that unless it is the call's own, are mounted read-only. The folders on the way are the temp folder's: who changes
+/// them there, where it is reached by its own name, takes a way from himself.
 unsafe fn cover(place: &mut Place, tmp: &CStr, rules: &[Rule]) -> Result<(), c_int> {
     /// The kernel never gives this one.
     const NONE: c_int = -1;
@@ -163,15 +161,13 @@ unsafe fn cover(place: &mut Place, tmp: &CStr, rules: &[Rule]) -> Result<(), c_i
         for (at, rule) in below_temp(rules).enumerate() {
             if is_first_of_way(rules, at, rule) {
                 place.set_part(&rule.path, way_length(rule).unwrap_or(0))?;
-                check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there)?;
-                let kind = c"tmpfs".as_ptr();
-                let flags = libc::MS_NOSUID | libc::MS_NODEV;
-                check(libc::mount(kind, place.pointer(), kind, flags, WAY_OPTIONS.as_ptr().cast()))?;
+                check(libc::mkdir(place.pointer(), 0o755))?;
+                // A mount of its own, which another of a new file system would be too, at thrice the price.
+                check(libc::mount(place.pointer(), place.pointer(), none, libc::MS_BIND, ptr::null()))?;
             }
         }
         for (rule, fd) in below_temp(rules).zip(&kept).filter(|(_, fd)| **fd >= 0) {
             place.set(&rule.path)?;
-            place.make_parents()?;
             bind_open(place, *fd)?;
             if rule.access & WRITES == 0 {
                 restrict(place, MOUNT_ATTR_RDONLY, false)?;
@@ -188,16 +184,23 @@ unsafe fn cover(place: &mut Place, tmp: &CStr, rules: &[Rule]) -> Result<(), c_i
     Ok(())
 }
 
-/// Mounts what is open at a place, which is made.
-unsafe fn bind_open(place: &Place, fd: c_int) -> Result<(), c_int> {
+/// Mounts what is open at a place, which is made, with the folders above it where they are missing: mostly they are there.
+unsafe fn bind_open(place: &mut Place, fd: c_int) -> Result<(), c_int> {
     // SAFETY: paths that end by a zero, and a local.
     unsafe {
         let mut found: libc::stat = mem::zeroed();
         check(libc::fstat(fd, &raw mut found))?;
-        if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
-            check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there)?;
-        } else {
-            check(libc::mknod(place.pointer(), libc::S_IFREG | 0o444, 0)).or_else(already_there)?;
+        let make = |place: &Place| {
+            let made = if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
+                libc::mkdir(place.pointer(), 0o755)
+            } else {
+                libc::mknod(place.pointer(), libc::S_IFREG | 0o444, 0)
+            };
+            check(made).or_else(already_there)
+        };
+        if make(place) == Err(libc::ENOENT) {
+            place.make_parents()?;
+            make(place)?;
         }
         let source = descriptor_path(fd);
         let (none, flags) = (ptr::null(), libc::MS_BIND);

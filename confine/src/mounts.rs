@@ -208,6 +208,10 @@ unsafe fn bring(place: &mut Place, path: &CStr, access: u64) -> Result<(), c_int
             return copy_link(place, source);
         }
         check(libc::stat(source, &raw mut found))?;
+        // Brought with a folder above it: each mount costs every worker a copy of it.
+        if access & WRITES == 0 && is_there(place, &found) {
+            return Ok(());
+        }
         let kind = found.st_mode & libc::S_IFMT;
         if kind == libc::S_IFDIR {
             check(libc::mkdir(place.pointer(), 0o755)).or_else(already_there)?;
@@ -221,6 +225,16 @@ unsafe fn bring(place: &mut Place, path: &CStr, access: u64) -> Result<(), c_int
         }
         let read_only = if access & WRITES == 0 { MOUNT_ATTR_RDONLY } else { 0 };
         restrict(place, read_only | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, true)
+    }
+}
+
+/// Whether what is at the place is that very file or folder, not something to mount it on.
+unsafe fn is_there(place: &Place, wanted: &libc::stat) -> bool {
+    // SAFETY: a path that ends by a zero, and a local.
+    unsafe {
+        let mut found: libc::stat = mem::zeroed();
+        libc::stat(place.pointer(), &raw mut found) == 0
+            && (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
     }
 }
 

@@ -73,8 +73,6 @@ pub(super) const DATA: &[&str] = &[
     "/proc/version",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/random",
-    "/proc/sys/net/core/somaxconn",
-    "/proc/sys/vm/overcommit_memory",
     "/sys/devices/system",
     "/sys/kernel/mm/transparent_hugepage",
 ];

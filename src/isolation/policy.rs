@@ -247,12 +247,13 @@ impl Policy {
 
     fn of_worker(&self, born: Born, user: Option<u32>, run: Run<'_>, tree: Option<&Path>) -> Plan {
         let mut rules = self.system(born);
-        rules.push(needed(&self.places.scripts, READ));
-        rules.push(needed(run.dir, READ));
+        // A forked one has loaded the worker's script, and without packages there is nothing beside its working and temp folder.
+        let has_loaded = born == Born::Forked;
+        rules.extend((!has_loaded).then(|| needed(&self.places.scripts, READ)));
+        rules.extend((!has_loaded || tree.is_some()).then(|| needed(run.dir, READ)));
         rules.extend(run.own.map(|folder| needed(folder, OWN)));
         rules.extend(tree.map(|tree| needed(tree, RUN)));
-        // A forked one has loaded what there is in it.
-        let cached = tree.filter(|_| born == Born::Launched).map(compile_cache::folder_of);
+        let cached = tree.filter(|_| !has_loaded).map(compile_cache::folder_of);
         rules.extend(cached.map(|folder| optional(&folder, READ)));
         self.plan(born, user, 0, rules, READ, self.terms())
     }

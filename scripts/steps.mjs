@@ -121,24 +121,61 @@ export function seconds(ms) {
 }
 
 /**
- * Runs steps in order, naming and timing each; stops at the first that fails.
+ * Steps by a part of their name, in any case, or by their number.
+ * @param {Array<[name: string, act: () => unknown]>} steps
+ * @param {string} wanted
+ * @throws {StepFailed} when there is none
+ */
+export function stepsNamed(steps, wanted) {
+  const text = wanted.toLowerCase();
+  const byNumber = /^\d+$/.test(wanted) ? steps[Number(wanted) - 1] : undefined;
+  const found = byNumber ? [byNumber] : steps.filter(([name]) => name.toLowerCase().includes(text));
+  if (found.length > 0) return found;
+  throw new StepFailed(
+    `no step has ${JSON.stringify(wanted)} in its name, and no test file has that name; --list shows the steps`
+  );
+}
+
+/** The steps, one a line, with the numbers that `stepsNamed` takes. */
+export function listOf(steps) {
+  const width = `${steps.length}`.length;
+  return steps.map(([name], index) => `${`${index + 1}`.padStart(width)}  ${name}`).join('\n');
+}
+
+/** How long each step took, and what part of all that was. */
+export function timesOf(times) {
+  const total = times.reduce((sum, { ms }) => sum + ms, 0);
+  const width = Math.max(...times.map(({ name }) => name.length), 'all'.length);
+  const row = (name, ms) =>
+    `${name.padEnd(width)}  ${seconds(ms).padStart(9)}  ${Math.round((ms / Math.max(total, 1)) * 100)}`.concat(' %');
+  return [...times.map(({ name, ms }) => row(name, ms)), row('all', total)].join('\n');
+}
+
+/**
+ * Runs steps in order, naming and timing each; stops at the first that fails. Tells the time of each at the end.
  * @param {Array<[name: string, act: () => unknown]>} steps
  * @returns {Promise<boolean>} whether all went well
  */
 export async function runSteps(steps) {
-  const began = performance.now();
+  const times = [];
+  let failed;
   for (const [index, [name, act]] of steps.entries()) {
     const start = performance.now();
     console.log(`\n=== [${index + 1}/${steps.length}] ${name}`);
     try {
       await act();
     } catch (error) {
-      const text = error instanceof StepFailed ? error.message : error.stack;
-      console.log(`\n${text}\n=== ${name}: FAILED after ${seconds(performance.now() - start)}`);
-      return false;
+      failed = error instanceof StepFailed ? error.message : error.stack;
     }
-    console.log(`=== ${name}: ok, ${seconds(performance.now() - start)}`);
+    const ms = performance.now() - start;
+    times.push({ name, ms });
+    if (failed !== undefined) {
+      console.log(`\n${failed}\n=== ${name}: FAILED after ${seconds(ms)}`);
+      break;
+    }
+    console.log(`=== ${name}: ok, ${seconds(ms)}`);
   }
-  console.log(`\nAll ${steps.length} steps passed in ${seconds(performance.now() - began)}.`);
-  return true;
+  console.log(`\n${timesOf(times)}`);
+  if (failed === undefined) console.log(`\nAll ${steps.length} steps passed.`);
+  return failed === undefined;
 }

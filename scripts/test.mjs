@@ -1,37 +1,46 @@
-// `npm test`: every suite that CI runs, in one go, stopping at the first that fails.
+// `npm test`: every suite that CI runs, in one go, stopping at the first that fails; and how long each step took.
 //
-//   npm test                 all of it
-//   npm run test:full        the same, the long stress, and the attacks in every setting (scripts/attacks.mjs)
+//   npm test                            all of it
+//   npm run test:full                   the same, the long stress, and the attacks in every setting (scripts/attacks.mjs)
+//   npm test -- --list                  the steps
+//   npm test -- --only <step or file>   a part, by a step's number or a part of its name, or by a test file: `abort`, `tests/tidy.rs`;
+//                                       may be given more than once, and builds nothing by itself
 //
 // Variables: SHARED_CASES, a folder of shared field cases (else ../shared/cases, where it exists).
 
-import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { attackInAll, settings } from './attacks.mjs';
 import { buildSteps } from './build.mjs';
 import { runCases } from './cases.mjs';
 import { denyCrates } from './deny.mjs';
 import { makePackages } from './pack.mjs';
-import { argumentsOf, hostTriple, installIfNeeded, needsRust, ROOT, runSteps, StepFailed, sh, tool } from './steps.mjs';
+import { argumentsOf, installIfNeeded, listOf, runSteps, StepFailed, sh, stepsNamed } from './steps.mjs';
+import {
+  fileNamed,
+  folderOf,
+  folderOfNode,
+  lintSteps,
+  nodeOf,
+  PACKAGES,
+  runFiles,
+  SUITES,
+  targetOfRust,
+  testFiles,
+  WITHOUT_NPM,
+} from './suites.mjs';
 
-const { values: options } = argumentsOf(import.meta.url, { full: { type: 'boolean', default: false } });
+const { values: options } = argumentsOf(import.meta.url, {
+  full: { type: 'boolean', default: false },
+  list: { type: 'boolean', default: false },
+  only: { type: 'string', multiple: true, default: [] },
+});
 
 /** The Node that everything runs on; the one that runs this script gets the shared cases as a smoke test. */
 const MAIN_NODE = '22';
 /** Others that all rungs are tried on; all suites with --full. */
 const OTHER_NODES = ['24', '26'];
-/** Where the packages are that the suites of one folder install. */
-const packages = join(ROOT, 'target', 'packages');
 const mainNode = nodeOf(MAIN_NODE);
-
-function folderOfNode(version) {
-  return join(ROOT, 'target', `node-${version}`);
-}
-
-function nodeOf(version) {
-  const name = process.platform === 'win32' ? 'node.exe' : 'node';
-  return join(folderOfNode(version), 'node_modules', 'node', 'bin', name);
-}
 
 function installNode(version) {
   if (existsSync(nodeOf(version))) return;
@@ -41,34 +50,10 @@ function installNode(version) {
   sh('npm', ['install', '--no-audit', '--no-fund', `node@${version}`], { cwd: folder });
 }
 
-/**
- * What `npm test` adds to the environment is none of the host's that the suites play: its download cache, for one, would
- * be shared by cases that each count what is downloaded.
- */
-const WITHOUT_NPM = Object.fromEntries(
-  Object.keys(process.env)
-    .filter((name) => /^npm_/i.test(name) && !/^npm_config_(registry|https?_proxy|proxy|cafile)$/i.test(name))
-    .map((name) => [name, undefined])
-);
-
-/** Folders of `__test__` whose suites need more than this package: they are steps of their own. */
-const SUITES = ['packages', 'published', 'runners'];
-
 /** @param {(name: string) => boolean} chosen by the file's path below `__test__` */
 function nodeTests(chosen, node = mainNode) {
-  const files = readdirSync(join(ROOT, '__test__'), { recursive: true })
-    .filter((name) => name.endsWith('.test.mjs') && chosen(name))
-    .sort();
-  if (files.length === 0) throw new StepFailed('no such test files in __test__');
   // One file at a time: several of them measure time or count what is left on the machine.
-  const args = ['--test', '--test-concurrency=1', '--test-reporter=spec'];
-  const env = { ...WITHOUT_NPM, NSE_TEST_FULL: options.full ? '1' : '', NSE_TEST_PACKAGES: packages };
-  sh(node, [...args, ...files.map((name) => join('__test__', name))], { env });
-}
-
-/** The first folder of a path, if it has one. */
-function folderOf(name) {
-  return name.split(/[\\/]/, 1)[0];
+  runFiles(testFiles().filter(chosen), { node, full: options.full });
 }
 
 /** Into the user's cache folder, where they stay. */
@@ -88,36 +73,26 @@ function cases(node, set, how = {}) {
 /** Named, so that all steps share what they compile: napi names it too. */
 const target = targetOfRust();
 
-function targetOfRust() {
-  try {
-    needsRust('rustfmt', 'clippy');
-    return hostTriple();
-  } catch (error) {
-    console.log(error.message);
-    process.exit(1);
-  }
+function cargoTest(...chosen) {
+  sh('cargo', ['test', '--target', target, ...chosen], { env: { NATIVE_SANDBOX_TEST_NODES: mainNode } });
+}
+
+/** What `--only` names: a file with tests, or steps. */
+function part(wanted) {
+  const file = fileNamed(wanted);
+  if (file === undefined) return stepsNamed(steps, wanted);
+  if (file.kind === 'cargo') return [[`tests/${file.name}.rs`, () => cargoTest('--test', file.name)]];
+  return [[`${file.name} on Node ${MAIN_NODE}`, () => nodeTests((name) => name === file.name)]];
 }
 
 const steps = [
   ['install the development dependencies', installIfNeeded],
   ...[MAIN_NODE, ...OTHER_NODES].map((version) => [`install Node ${version}`, () => installNode(version)]),
-  ['cargo fmt', () => sh('cargo', ['fmt', '--all', '--check'], { hint: 'Mend it with: npm run format' })],
-  [
-    'biome',
-    () =>
-      sh(process.execPath, [tool('@biomejs/biome', 'biome'), 'ci', '--error-on-warnings'], {
-        hint: 'Mend it with: npm run format',
-      }),
-  ],
-  ['types', () => sh(process.execPath, [tool('typescript', 'tsc'), '-p', 'tsconfig.json'])],
-  ['clippy', () => sh('cargo', ['clippy', '--target', target, '--workspace', '--all-targets', '--', '-D', 'warnings'])],
+  ...lintSteps(target),
   ['crates: licences, duplicates and sources', () => denyCrates()],
   // It brings no package along: this says so, and asks the registry once it does.
   ['npm audit of what an installation brings along', () => sh('npm', ['audit', '--omit=dev'])],
-  [
-    'cargo test',
-    () => sh('cargo', ['test', '--target', target, '--workspace'], { env: { NATIVE_SANDBOX_TEST_NODES: mainNode } }),
-  ],
+  ['cargo test', () => cargoTest('--workspace')],
   ...buildSteps({ debug: true, target }),
   [`node tests on Node ${MAIN_NODE}`, () => nodeTests((name) => !SUITES.includes(folderOf(name)))],
   ...OTHER_NODES.map((version) => [
@@ -134,7 +109,7 @@ const steps = [
   ],
   ['install the published original and the test runners, once', installSuites],
   ['the published original beside this package', () => nodeTests((name) => folderOf(name) === 'published')],
-  ['make the packages that a release publishes', () => makePackages({ out: packages, debug: true })],
+  ['make the packages that a release publishes', () => makePackages({ out: PACKAGES, debug: true })],
   [
     'the packages: contents, linters, installation, documents, examples',
     () => nodeTests((name) => folderOf(name) === 'packages'),
@@ -153,4 +128,16 @@ const steps = [
   ),
   ...(options.full ? [['attacks in every setting', () => attackInAll(settings(), { withoutNpm: WITHOUT_NPM })]] : []),
 ];
-process.exitCode = (await runSteps(steps)) ? 0 : 1;
+
+if (options.list) {
+  console.log(listOf(steps));
+} else {
+  try {
+    const chosen = options.only.length > 0 ? options.only.flatMap(part) : steps;
+    process.exitCode = (await runSteps(chosen)) ? 0 : 1;
+  } catch (error) {
+    if (!(error instanceof StepFailed)) throw error;
+    console.error(error.message);
+    process.exitCode = 2;
+  }
+}

@@ -215,6 +215,7 @@ test('scripts tell how they are used, without a stack', () => {
   for (const script of [
     'scripts/pack.mjs',
     'scripts/build.mjs',
+    'scripts/check.mjs',
     'scripts/deny.mjs',
     'scripts/publish.mjs',
     'scripts/test.mjs',

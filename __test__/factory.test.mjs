@@ -177,10 +177,11 @@ test('a cleanup that fails while another is waited for rejects, and does not end
     const { ProviderExecutor } = createRequire(import.meta.url)(${JSON.stringify(join(ROOT, 'lib/provider-executor.js'))});
     ProviderExecutor.prototype.cleanup = async () => { throw new Error('no'); };
     rest.registerProvider('failing', { create: async () => { throw new Error('no sandbox'); } });
-    const { executeCode, ...config } = tool('() => new Promise((done) => setTimeout(done, 500, 1))');
+    const { executeCode, ...config } = tool('() => { console.log("runs"); return new Promise((done) => setTimeout(done, 500, 1)); }');
     await factory.executeFunctionTool('t', {}, { ...config, executeCode, sandboxConfig: { provider: 'failing' } }).catch(() => {});
-    const call = factory.executeFunctionTool('t', {}, { ...config, executeCode });
-    await new Promise((done) => setTimeout(done, 100));
+    let call;
+    // The cleanup has to wait for it: one that does not run yet it would reject.
+    await new Promise((onLogs) => { call = factory.executeFunctionTool('t', {}, { ...config, executeCode }, { onLogs }); });
     say(await factory.cleanup().catch((error) => error.message));
     say(await call);
     // The failure was told; the next cleanup is another one.

@@ -20,6 +20,7 @@
 import bombs from './families/bombs.mjs';
 import channels from './families/channels.mjs';
 import collected from './families/collected.mjs';
+import egress from './families/egress.mjs';
 import files from './families/files.mjs';
 import install from './families/install.mjs';
 import leftovers from './families/leftovers.mjs';
@@ -42,6 +43,7 @@ export const ATTEMPTS = [
   collected,
   surroundings,
   sockets,
+  egress,
   bombs,
   syscalls,
   vehicles,

@@ -16,6 +16,10 @@ export function kit() {
       socket: 41,
       connect: 42,
       sendto: 44,
+      sendmsg: 46,
+      setsockopt: 54,
+      bind: 49,
+      listen: 50,
       exit_group: 231,
       execve: 59,
       ptrace: 101,
@@ -88,6 +92,10 @@ export function kit() {
       socket: 198,
       connect: 203,
       sendto: 206,
+      sendmsg: 211,
+      setsockopt: 208,
+      bind: 200,
+      listen: 201,
       exit_group: 94,
       execve: 221,
       ptrace: 117,
@@ -393,6 +401,29 @@ export function kit() {
     return Buffer.concat([half(body.length), Buffer.from([type]), body]);
   }
 
+  /** An address of IPv4 as the kernel has it; without a family, `AF_UNSPEC`. */
+  function address(host, port, family = 2) {
+    return Buffer.from([family, 0, port >> 8, port & 255, ...host.split('.').map(Number), 0, 0, 0, 0, 0, 0, 0, 0]);
+  }
+
+  /** What a program in Python prints; it has `sys.argv[1]` and so on. */
+  function python(text, ...args) {
+    const given = ['-c', text, ...args.map(String)];
+    const { error, status, stdout, stderr } = spawnSync('/usr/bin/python3', given, { timeout: 60_000 });
+    if (error) throw error;
+    if (status !== 0) throw new Error(String(stderr).slice(-400));
+    return String(stdout).trim();
+  }
+
+  /** How a connection by Node ends: the code of its error, or that it was made. */
+  function outcomeOf(port, host) {
+    return new Promise((done) => {
+      const socket = require('node:net').connect({ port, host });
+      socket.on('error', (error) => done(error.code));
+      socket.on('connect', () => done(socket.destroy() && 'connected'));
+    });
+  }
+
   /** What there is of others in a folder, by its list, by numbers as names, and by being watched. */
   function found(place, own) {
     const fs = require('node:fs');
@@ -416,5 +447,5 @@ export function kit() {
     return [...others, ...watched.filter((folder) => !isOwn(folder))];
   }
 
-  return { program, syscalls, addon, each, found, frame };
+  return { program, syscalls, addon, each, found, frame, address, python, outcomeOf };
 }

@@ -201,6 +201,29 @@ const AF_INET6: u32 = 10;
 const AF_NETLINK: u32 = 16;
 const NETLINK_ROUTE: u32 = 0;
 const MSG_FASTOPEN: u32 = 0x2000_0000;
+
+/// Options of sockets by which packets go elsewhere than to the address that the socket is connected to, or come from one that is not this
+/// machine's, per level.
+const STEERING: [(u32, &[u32]); 2] = [
+    (
+        0,
+        &[
+            4,  // IP_OPTIONS: a source route
+            19, // IP_TRANSPARENT
+        ],
+    ),
+    (
+        41,
+        &[
+            6,  // IPV6_2292PKTOPTIONS: the same, by the old way
+            54, // IPV6_HOPOPTS
+            55, // IPV6_RTHDRDSTOPTS
+            57, // IPV6_RTHDR: a routing header
+            59, // IPV6_DSTOPTS
+            75, // IPV6_TRANSPARENT
+        ],
+    ),
+];
 const SOCK_STREAM: u32 = 1;
 const SOCK_DGRAM: u32 = 2;
 const SOCK_SEQPACKET: u32 = 5;
@@ -281,6 +304,8 @@ enum When {
     },
     /// The pair is not one of streams or of packets.
     ConnectablePair,
+    /// The option of a socket is one of [`STEERING`].
+    Steering,
 }
 
 /// One rule.
@@ -359,6 +384,8 @@ fn rules(terms: Terms) -> Vec<Rule> {
             errno: libc::EOPNOTSUPP,
             why,
         }));
+        let why = "sends packets elsewhere than where the host said that they may go";
+        rules.extend(refuse_all(why, When::Steering, &["setsockopt"]));
     }
     let mut add = |why, when, names: &[&'static str]| rules.extend(refuse_all(why, when, names));
     let mark = "takes off the mark that what a launcher starts is known by";
@@ -742,7 +769,22 @@ fn body(rule: &Rule) -> Vec<Instruction> {
             steps.extend(only_if(AF_UNIX, local));
             steps.push(refuse);
         }
+        When::Steering => steps.extend(of_options(refuse)),
     }
+    steps
+}
+
+/// Of `setsockopt`.
+fn of_options(refuse: Instruction) -> Vec<Instruction> {
+    let mut steps = Vec::new();
+    for (level, options) in STEERING {
+        let mut of_level = vec![load(2)];
+        of_level.extend(answer_if(options, refuse));
+        of_level.push(allow());
+        steps.push(load(1));
+        steps.extend(only_if(level, of_level));
+    }
+    steps.push(allow());
     steps
 }
 
@@ -1064,6 +1106,21 @@ mod tests {
             // MSG_NOSIGNAL, MSG_DONTWAIT; MSG_FASTOPEN, alone and with these.
             assert_eq!([with(0x4000), with(0x4040)], [None; 2]);
             assert_eq!([with(0x2000_0000), with(0x2000_4040)], [Some(libc::EOPNOTSUPP); 2]);
+        }
+    }
+
+    #[test]
+    fn no_option_of_a_socket_sends_packets_elsewhere_than_was_decided() {
+        let set = |terms, level, option| answer(terms, "setsockopt", [3, level, option, 1, 4, 0]);
+        for (level, option) in [(0, 4), (0, 19), (41, 57), (41, 6), (41, 54), (41, 55), (41, 59), (41, 75)] {
+            assert_eq!(set(ASKING, level, option), EPERM, "{level} {option}");
+            // The kernel looks at 32 bits.
+            assert_eq!(set(ASKING, 1 << 32 | level, 1 << 32 | option), EPERM, "{level} {option}");
+            assert_eq!(set(OPEN, level, option), None);
+        }
+        // SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER; TCP_NODELAY, TCP_KEEPIDLE, TCP_FASTOPEN_CONNECT; IP_TOS; IPV6_V6ONLY
+        for (level, option) in [(1, 2), (1, 9), (1, 13), (6, 1), (6, 4), (6, 30), (0, 1), (41, 26)] {
+            assert_eq!(set(ASKING, level, option), None, "{level} {option}");
         }
     }
 

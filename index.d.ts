@@ -172,6 +172,14 @@ export interface NetworkUsage {
     /** Why it was refused, or, under `audit`, would have been. Absent where it was allowed. */
     refused?: string;
     count: number;
+    /**
+     * Bytes that these connections carried, as TCP carries them: with TLS and HTTP, without headers of packets, and each byte once however often it
+     * was sent. At least this many; the end of a stream may count as one. Absent where the kernel does not say, where the
+     * connections were refused, and where the executor and the call have no rules (`'open'`).
+     */
+    sentBytes?: number;
+    /** See `sentBytes`. */
+    receivedBytes?: number;
   }>;
   /** Connections to places beyond those. */
   more: number;
@@ -1290,6 +1298,24 @@ export interface SandboxMessage {
   sandbox?: string;
   /** How long it took to make; `native`, `created` only. */
   durationMs?: number;
+}
+
+/**
+ * What the channel `native-sandbox-executor:connection` publishes, from the first call after the subscription on, of the whole process: a connection or
+ * look-up was refused, or under `audit` would have been. Once for each place of a call, for up to 100 places; {@link CallUsage.network} has their
+ * numbers.
+ */
+export interface ConnectionMessage {
+  event: 'refused' | 'audited';
+  provider: 'native';
+  /** Whose it is: the id of the tool, or what else connected, such as `npm` and `an install script`. */
+  caller: string;
+  /** The name that the address was given for, or the address; the name that was asked for. */
+  host: string;
+  /** Absent of a look-up. */
+  port?: number;
+  /** The rule, as in the error. */
+  reason: string;
 }
 
 /* ------------------------------------------------------------------ shutdown */

@@ -198,12 +198,15 @@ test('usage, metrics and the log tell of connections; an audit refuses nothing',
       call(network, FETCH, { options: { onUsage: (usage) => done(usage.network) } }).catch(failed);
     });
   const listed = { places: [{ host: 'localhost', port, count: 1 }], more: 0 };
-  assert.deepEqual(await usageOf({ allow: ['127.0.0.1'] }), listed);
+  const { places, ...rest } = await usageOf({ allow: ['127.0.0.1'] });
+  const withoutBytes = places.map(({ sentBytes: _sent, receivedBytes: _received, ...place }) => place);
+  assert.deepEqual({ places: withoutBytes, ...rest }, listed);
   const before = executor('open').getMetrics().connectionsRefused;
   const refused = { places: [{ host: 'localhost', port, refused: 'not in network.allow', count: 1 }], more: 0 };
   assert.deepEqual(await usageOf({ allow: [] }), refused);
   assert.equal(executor('open').getMetrics().connectionsRefused, before + 1);
-  assert.deepEqual(await usageOf({ allow: [], audit: true }), refused);
+  const { places: audited } = await usageOf({ allow: [], audit: true });
+  assert.deepEqual([audited.length, audited[0].refused], [1, 'not in network.allow']);
   assert.equal(await call({ allow: [], audit: true }, FETCH), 'served');
   assert.equal(executor('open').getMetrics().connectionsRefused, before + 1);
 });

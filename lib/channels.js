@@ -18,6 +18,7 @@ const steps = {
 };
 const usage = channel(`${PREFIX}:usage`);
 const sandbox = channel(`${PREFIX}:sandbox`);
+const connection = channel(`${PREFIX}:connection`);
 
 /** Whether anybody hears of calls. */
 function isCallHeard() {
@@ -49,11 +50,24 @@ function tellSandbox(message) {
   if (sandbox.hasSubscribers) sandbox.publish(message());
 }
 
+/** Whether anybody hears of what the core tells without having been asked. */
+function isCoreHeard() {
+  return sandbox.hasSubscribers || connection.hasSubscribers;
+}
+
+/** What the core tells: of a sandbox, or of a connection that was refused. */
+function tellOfCore(message) {
+  const { event } = message;
+  const to = event === 'created' || event === 'removed' ? sandbox : connection;
+  if (to.hasSubscribers) to.publish(message);
+}
+
 exports.begin = begin;
 exports.call = call;
 exports.end = end;
 exports.isCallHeard = isCallHeard;
-exports.sandbox = sandbox;
+exports.isCoreHeard = isCoreHeard;
 exports.steps = steps;
+exports.tellOfCore = tellOfCore;
 exports.tellSandbox = tellSandbox;
 exports.usage = usage;

@@ -4,7 +4,7 @@
 // host drop every tool without a word. What went wrong becomes the answer to every call instead.
 
 const { version } = require('../package.json');
-const { sandbox, tellSandbox } = require('./channels.js');
+const { isCoreHeard, tellOfCore } = require('./channels.js');
 const { SandboxError, reasonOf } = require('./errors.js');
 const { includes, indexOf, parse, slice } = require('./intrinsics.js');
 const { CORE_NAME, adoptLoggers, coreLevel, coreSink, log } = require('./logger.js');
@@ -77,11 +77,12 @@ function tellLevel() {
   addon.setLogSink(level, level === 'off' ? null : coreSink);
 }
 
-/** Whoever subscribes to the channel of sandboxes hears of them from the next call on. */
+/** Whoever subscribes to the channels of sandboxes and of connections hears of them from the next call on. */
 function tellWatched() {
-  if (sandbox.hasSubscribers === toldWatched) return;
-  toldWatched = sandbox.hasSubscribers;
-  addon.setSandboxWatcher(toldWatched ? (json) => tellSandbox(() => parse(json)) : null);
+  const isHeard = isCoreHeard();
+  if (isHeard === toldWatched) return;
+  toldWatched = isHeard;
+  addon.setSandboxWatcher(isHeard ? (json) => tellOfCore(parse(json)) : null);
 }
 
 /** What cannot be loaded, where it was looked for, and what to do. */

@@ -764,8 +764,8 @@ impl Connections {
     }
 
     /// JSON of what was connected to, if anything was.
-    fn usage(&self) -> Option<Value> {
-        self.known.as_ref().and_then(|known| known.caller().usage()).map(|usage| json!(usage))
+    async fn usage(&self) -> Option<Value> {
+        self.known.as_ref()?.usage().await.map(|usage| json!(usage))
     }
 }
 
@@ -779,7 +779,8 @@ impl Connections {
         false
     }
 
-    fn usage(&self) -> Option<Value> {
+    #[expect(clippy::unused_async, reason = "as elsewhere")]
+    async fn usage(&self) -> Option<Value> {
         None
     }
 }
@@ -1218,7 +1219,7 @@ impl Setup {
         let redactor = Redactor::new(request.env.values());
         report.stdout_tail = redactor.text(report.stdout_tail);
         report.stderr_tail = redactor.text(report.stderr_tail);
-        let network = connections.usage();
+        let network = connections.usage().await;
         self.host.counters().spent(&state.story.over(Some((rung, &report)), report.failure, network));
         if let Some((key, accepted)) = given.zip(report.took_cache) {
             self.host.compiled().judged(&key, accepted);

@@ -1,4 +1,4 @@
-//! What becomes of sandboxes, told to whoever watches: one watcher for each JavaScript environment that has asked for it. While
+//! What becomes of sandboxes, and which connections were refused, told to whoever watches: one watcher for each JavaScript environment that has asked for it. While
 //! nobody has, telling costs one load.
 
 use std::sync::{
@@ -8,7 +8,7 @@ use std::sync::{
 
 use serde_json::Value;
 
-/// Hears what becomes of sandboxes. Must not block.
+/// Hears of it. Must not block.
 pub trait Watcher: Send + Sync {
     /// Takes one event, as a JSON object.
     fn event(&self, json: String);

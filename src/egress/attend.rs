@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    net::SocketAddr,
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, PoisonError, RwLock,
@@ -18,8 +19,9 @@ use tokio::{
 };
 
 use super::{
-    caller::{Caller, Decision},
+    caller::{Caller, Decision, Usage},
     kernel::{self, Address, Answer, Request, Socket, Wish},
+    meter::Meter,
     resolver::{self, Resolver},
     rules::Rules,
 };
@@ -38,6 +40,7 @@ pub struct Egress {
     resolver: OnceCell<Arc<Resolver>>,
     blocking: Semaphore,
     refusals: Arc<AtomicU64>,
+    meter: Arc<Meter>,
 }
 
 impl Default for Egress {
@@ -48,6 +51,7 @@ impl Default for Egress {
             resolver: OnceCell::new(),
             blocking: Semaphore::new(MAX_BLOCKING),
             refusals: Arc::default(),
+            meter: Arc::default(),
         }
     }
 }
@@ -64,6 +68,14 @@ impl Known {
     /// Who it is.
     pub fn caller(&self) -> &Arc<Caller> {
         &self.caller
+    }
+
+    /// What was connected to, once its processes are gone; none where that was nothing.
+    pub async fn usage(&self) -> Option<Usage> {
+        if self.caller.is_counted() {
+            self.egress.meter.settle(&self.caller).await;
+        }
+        self.caller.usage()
     }
 }
 
@@ -98,6 +110,16 @@ impl Egress {
     /// For processes that are no call's, or not yet, under these rules.
     pub fn attendant(self: &Arc<Self>, rules: Vec<Arc<Rules>>, name: String) -> Arc<dyn Attend> {
         Arc::new(Attendant { egress: Arc::clone(self), caller: self.caller(rules, name) })
+    }
+
+    /// For npm where git may need local sockets.
+    pub fn attendant_with_local_sockets(
+        self: &Arc<Self>,
+        rules: Vec<Arc<Rules>>,
+        name: String,
+    ) -> Arc<dyn Attend> {
+        let caller = Caller::with_local_sockets(rules, name, Arc::clone(&self.refusals));
+        Arc::new(Attendant { egress: Arc::clone(self), caller })
     }
 
     /// From now on what this process, and all below it, does is the caller's. `mark` is what they are marked by, if they are.
@@ -140,6 +162,13 @@ impl Egress {
             number = parent;
         }
         None
+    }
+
+    /// What a connection carries that was made, or is on its way, is counted.
+    fn count(&self, socket: &OwnedFd, caller: &Arc<Caller>, to: SocketAddr, answer: Answer) {
+        if caller.is_counted() && matches!(answer, Answer::Done | Answer::Failed(libc::EINPROGRESS)) {
+            self.meter.count(socket.as_fd(), caller, to, caller.place_of(to, Instant::now()));
+        }
     }
 
     async fn resolver(&self) -> Option<&Arc<Resolver>> {
@@ -198,15 +227,23 @@ async fn serve(egress: &Arc<Egress>, listener: &Listener, caller: Arc<Caller>, r
                     let answer = to_resolver(egress, &caller, &socket, kind).await;
                     kernel::answer(fd, request, answer);
                 }
-                Asked::Connect(socket, address, kind) if kind.blocks && kind.kind == libc::SOCK_STREAM => {
+                Asked::Undo(socket, address) => {
+                    egress.meter.undone(socket.as_fd());
+                    kernel::answer(fd, request, kernel::connect(socket.as_fd(), &address));
+                }
+                Asked::Connect(socket, address, to, kind)
+                    if kind.blocks && kind.kind == libc::SOCK_STREAM =>
+                {
                     let (egress, listener) = (Arc::clone(egress), Arc::clone(listener));
                     tokio::spawn(async move {
-                        let answer = connect_in_a_thread(&egress, &caller, socket, address).await;
+                        let answer = connect_in_a_thread(&egress, &caller, socket, address, to).await;
                         kernel::answer(listener.as_fd(), request, answer);
                     });
                 }
-                Asked::Connect(socket, address, _) => {
-                    kernel::answer(fd, request, kernel::connect(socket.as_fd(), &address));
+                Asked::Connect(socket, address, to, _) => {
+                    let answer = kernel::connect(socket.as_fd(), &address);
+                    egress.count(&socket, &caller, to, answer);
+                    kernel::answer(fd, request, answer);
                 }
             }
         }
@@ -218,7 +255,9 @@ enum Asked {
     Gone,
     Answered(Answer),
     Resolver(OwnedFd, Socket),
-    Connect(OwnedFd, Vec<u8>, Socket),
+    Connect(OwnedFd, Vec<u8>, SocketAddr, Socket),
+    /// Its connection, or what it asks of the kernel, leads nowhere.
+    Undo(OwnedFd, Vec<u8>),
 }
 
 fn asked(
@@ -254,12 +293,17 @@ fn asked(
     let is_internet = matches!(kind.family, libc::AF_INET | libc::AF_INET6);
     match to {
         Address::Internet(to) if is_internet => match caller.decide(to, Instant::now()) {
-            Decision::Direct => Asked::Connect(socket, bytes, kind),
+            Decision::Direct => Asked::Connect(socket, bytes, to, kind),
             Decision::Resolver if kind.kind == libc::SOCK_STREAM => Asked::Resolver(socket, kind),
             Decision::Resolver | Decision::Refused => failed(libc::EACCES),
         },
-        Address::Nowhere if is_internet => Asked::Connect(socket, bytes, kind),
-        Address::Netlink if kind.family == libc::AF_NETLINK => Asked::Connect(socket, bytes, kind),
+        // The kernel reads the path itself, in the caller's own folder and as the caller's user. A thread could make the descriptor another
+        // socket meanwhile; who may use these runs nobody's code.
+        Address::Other if kind.family == libc::AF_UNIX && caller.local_sockets => {
+            Asked::Answered(Answer::GoOn)
+        }
+        Address::Nowhere if is_internet => Asked::Undo(socket, bytes),
+        Address::Netlink if kind.family == libc::AF_NETLINK => Asked::Undo(socket, bytes),
         _ => failed(libc::EACCES),
     }
 }
@@ -282,6 +326,7 @@ async fn connect_in_a_thread(
     caller: &Arc<Caller>,
     socket: OwnedFd,
     address: Vec<u8>,
+    to: SocketAddr,
 ) -> Answer {
     let (Ok(_turn), Ok(_own_turn)) = (egress.blocking.acquire().await, caller.blocking.acquire().await)
     else {
@@ -294,7 +339,9 @@ async fn connect_in_a_thread(
         in_a_thread(move || kernel::connect(socket.as_fd(), &address)).await
     };
     caller.connected(number);
-    connected.unwrap_or(Answer::Failed(libc::EAGAIN))
+    let answer = connected.unwrap_or(Answer::Failed(libc::EAGAIN));
+    egress.count(&socket, caller, to, answer);
+    answer
 }
 
 /// Runs what blocks, for as long as the network takes, in a thread of its own: those of the runtime are few, and for what is quick. None where

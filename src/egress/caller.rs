@@ -12,11 +12,13 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::{
     addresses::plain,
     answers::TTL_SECONDS,
+    meter::Carried,
     rules::{Preset, Rules, Verdict},
 };
 
@@ -65,11 +67,24 @@ pub struct Usage {
 
 /// One place, and how often.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Told {
     #[serde(flatten)]
     pub place: Place,
     /// How often.
     pub count: u64,
+    /// What these connections carried, as far as that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received_bytes: Option<u64>,
+}
+
+/// What is known of one place.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    times: u64,
+    carried: Option<Carried>,
 }
 
 /// What becomes of a connection.
@@ -92,6 +107,8 @@ pub struct Caller {
     name: String,
     /// Of all callers of the process: connections that were refused.
     refusals: Arc<AtomicU64>,
+    /// Whether it may use sockets of the machine's own services (npm, for git over ssh).
+    pub(super) local_sockets: bool,
     state: Mutex<State>,
     /// Of connections that block.
     pub(super) blocking: Semaphore,
@@ -100,7 +117,7 @@ pub struct Caller {
 #[derive(Debug, Default)]
 struct State {
     grants: BTreeMap<IpAddr, BTreeMap<String, Instant>>,
-    told: BTreeMap<Place, u64>,
+    told: BTreeMap<Place, Count>,
     more: u64,
     /// The last refusal, in words.
     last_refusal: Option<String>,
@@ -115,13 +132,27 @@ struct State {
 impl Caller {
     /// One under these rules; `refusals` counts those of all.
     pub(super) fn new(rules: Vec<Arc<Rules>>, name: String, refusals: Arc<AtomicU64>) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::of(rules, name, refusals))
+    }
+
+    /// One that may use sockets of the machine's own services, too.
+    pub(super) fn with_local_sockets(
+        rules: Vec<Arc<Rules>>,
+        name: String,
+        refusals: Arc<AtomicU64>,
+    ) -> Arc<Self> {
+        Arc::new(Self { local_sockets: true, ..Self::of(rules, name, refusals) })
+    }
+
+    fn of(rules: Vec<Arc<Rules>>, name: String, refusals: Arc<AtomicU64>) -> Self {
+        Self {
             rules,
             name,
             refusals,
+            local_sockets: false,
             state: Mutex::default(),
             blocking: Semaphore::new(MAX_BLOCKING),
-        })
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -159,6 +190,28 @@ impl Caller {
                 format!("a connection to {host} ({at})")
             }
         })
+    }
+
+    /// Whether what its connections carry is counted: under rules of any kind.
+    pub(super) fn is_counted(&self) -> bool {
+        self.rules.iter().any(|rules| **rules != Rules::default())
+    }
+
+    /// Where a connection that is made leads to, as it was told.
+    pub(super) fn place_of(&self, to: SocketAddr, now: Instant) -> Place {
+        let names = self.names_of(plain(to.ip()), now);
+        let host = names.first().cloned().unwrap_or_else(|| plain(to.ip()).to_string());
+        let refused = self.refusal(|rules| rules.of_address(to, &names)).map(|refusal| refusal.why);
+        Place { host, port: Some(to.port()), refused }
+    }
+
+    /// A connection to this place carried so much. Where the place is one too many to be told, so is this.
+    pub(super) fn carried(&self, place: &Place, carried: Carried) {
+        if let Some(count) = self.state().told.get_mut(place) {
+            let sum = count.carried.get_or_insert_default();
+            sum.sent = sum.sent.saturating_add(carried.sent);
+            sum.received = sum.received.saturating_add(carried.received);
+        }
     }
 
     /// Whether a question for this name is answered. Told, logged and counted where not.
@@ -217,6 +270,14 @@ impl Caller {
                 } else {
                     tracing::warn!(target: crate::log::NATIVE, caller, host, port, why, "network.audit: this connection would be refused");
                 }
+                let event = if decision == Decision::Refused { "refused" } else { "audited" };
+                crate::lifecycle::tell(|| {
+                    let mut message = json!({ "event": event, "provider": "native", "caller": caller, "host": host, "reason": why });
+                    if let Some(port) = place.port {
+                        message["port"] = json!(port);
+                    }
+                    message
+                });
             }
             if decision == Decision::Refused {
                 self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -224,9 +285,9 @@ impl Caller {
             }
         }
         if let Some(count) = state.told.get_mut(&place) {
-            *count += 1;
+            count.times += 1;
         } else if state.told.len() < MAX_TOLD {
-            state.told.insert(place, 1);
+            state.told.insert(place, Count { times: 1, carried: None });
         } else {
             state.more += 1;
         }
@@ -296,7 +357,12 @@ impl Caller {
     /// What was connected to; none where that was nothing.
     pub fn usage(&self) -> Option<Usage> {
         let state = self.state();
-        let told = |(place, count): (&Place, &u64)| Told { place: place.clone(), count: *count };
+        let told = |(place, count): (&Place, &Count)| Told {
+            place: place.clone(),
+            count: count.times,
+            sent_bytes: count.carried.map(|carried| carried.sent),
+            received_bytes: count.carried.map(|carried| carried.received),
+        };
         let places: Vec<_> = state.told.iter().map(told).collect();
         (!places.is_empty()).then_some(Usage { places, more: state.more })
     }
@@ -322,8 +388,6 @@ fn shown(address: IpAddr) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn caller(rules: &[serde_json::Value]) -> Arc<Caller> {

@@ -12,6 +12,7 @@ use std::{
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::meter::Carried;
 use crate::sys;
 
 /// The most that an address of any family takes: `struct sockaddr_storage`.
@@ -256,6 +257,27 @@ pub(super) fn socket_of(descriptor: BorrowedFd<'_>) -> Result<Socket, i32> {
         kind: option(libc::SO_TYPE)?,
         blocks: !flags.contains(rustix::fs::OFlags::NONBLOCK),
     })
+}
+
+/// What the connection of a socket has carried so far; none where it has none, or the kernel does not say.
+pub(super) fn carried(socket: BorrowedFd<'_>) -> Option<Carried> {
+    // Kernels have more from version to version, and write as much as there is room for.
+    let mut info = [0_u8; 512];
+    let mut size = 512;
+    // SAFETY: pointers to locals of the size that is said.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut size,
+        )
+    };
+    if got != 0 {
+        return None;
+    }
+    Carried::of_info(info.get(..usize::try_from(size).ok()?)?)
 }
 
 /// Connects a socket to an address that is this process's own copy.

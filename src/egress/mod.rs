@@ -9,7 +9,7 @@
 //! change; so there the sockets of datagrams are refused, and names are looked up over TCP (`use-vc` of resolv.conf(5)).
 //!
 //! `rules` and `addresses` say what may be, `answers` reads and writes DNS messages, all pure; `caller` is who asks, with what it was given;
-//! `kernel` the listener, `attend` who reads and answers it; `resolver` answers for names.
+//! `kernel` the listener, `attend` who reads and answers it; `resolver` answers for names; `meter` knows what connections carried.
 
 mod addresses;
 #[cfg(target_os = "linux")]
@@ -20,6 +20,8 @@ mod attend;
 mod caller;
 #[cfg(target_os = "linux")]
 mod kernel;
+#[cfg(target_os = "linux")]
+mod meter;
 #[cfg(target_os = "linux")]
 mod resolver;
 mod rules;

@@ -170,6 +170,14 @@ impl Rules {
         Self { preset: Preset::Nothing, allow: rules.collect(), ..Self::default() }
     }
 
+    /// These, and hosts of the operator's own choice beside them; see [`Rules::of_hosts`].
+    #[must_use]
+    pub fn with_hosts(&self, hosts: &[String]) -> Self {
+        let mut all = self.clone();
+        all.allow.extend(Self::of_hosts(hosts).allow);
+        all
+    }
+
     /// Nothing at all.
     pub fn nothing() -> Self {
         Self { preset: Preset::Nothing, ..Self::default() }

@@ -360,7 +360,7 @@ impl Attempt {
             env,
             plan: ctx.shield.npm_install(user, &prepared.places),
             #[cfg(unix)]
-            attend: ctx.shield.attend_npm(&prepared.settings.hosts(&ctx.env)),
+            attend: ctx.shield.attend_npm(&prepared.settings.hosts(&ctx.env), prepared.places.reads_all),
             limits: Limits::default(),
             watch: ctx.bounds.first_phase(vec![self.dir.clone()], cache),
         };

@@ -350,7 +350,7 @@ impl Policy {
             modes,
             one_user: self.terms().one_user,
             local_sockets: places.reads_all,
-            asks: self.asks() && !places.reads_all,
+            asks: self.asks(),
         };
         let plan = self.npm(user, places, terms);
         let is_host = user.is_none() && !self.offered.only_in_user_namespaces;

@@ -131,7 +131,7 @@ impl Shield {
 
     /// Nobody is asked.
     #[cfg(unix)]
-    pub fn attend_npm(&self, _: &[String]) -> Option<Arc<dyn crate::process::Attend>> {
+    pub fn attend_npm(&self, _: &[String], _: bool) -> Option<Arc<dyn crate::process::Attend>> {
         None
     }
 
@@ -195,9 +195,14 @@ impl Shield {
         Some(egress.attendant(vec![Arc::clone(rules)], what.to_owned()))
     }
 
-    /// Who answers what npm asks: where not all is open, it may connect to these hosts, wherever they are, and to nothing else.
-    pub fn attend_npm(&self, hosts: &[String]) -> Option<Arc<dyn Attend>> {
+    /// Who answers what npm asks: where not all is open, it may connect to these hosts, wherever they are, and to nothing else. Where it may
+    /// need git, also to what functions may connect to, and to local sockets.
+    pub fn attend_npm(&self, hosts: &[String], may_need_git: bool) -> Option<Arc<dyn Attend>> {
         let Asked { egress, rules } = self.asked()?;
+        if may_need_git {
+            let rules = Arc::new(rules.with_hosts(hosts));
+            return Some(egress.attendant_with_local_sockets(vec![rules], "npm".to_owned()));
+        }
         let rules = if rules.is_restricted() { Arc::new(Rules::of_hosts(hosts)) } else { Arc::clone(rules) };
         Some(egress.attendant(vec![rules], "npm".to_owned()))
     }

@@ -218,6 +218,7 @@ test('scripts tell how they are used, without a stack', () => {
     'scripts/check.mjs',
     'scripts/deny.mjs',
     'scripts/publish.mjs',
+    'scripts/soak.mjs',
     'scripts/test.mjs',
     'benches/run.mjs',
   ]) {

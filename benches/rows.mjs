@@ -43,7 +43,7 @@ const UNREFUSED = [
   ['signals', 'it is a part of the Landlock domain that is asked for in memory, where no filter looks'],
   ['controlGroup', 'it is in force only where a group is delegated to the server, and leaves no way to refuse it'],
   ['networkClosed', "it is in force with network: 'none' only"],
-  ['networkRules, metadataAddresses', 'a call that makes no connection asks nothing'],
+  ['networkRules, metadataAddresses', 'the lines network-rules and connections are about them'],
   ['noNewPrivileges, capabilities', 'a process that is refused these does not run: no layer is left then'],
   [
     'processGroup, descriptors, environment, runFolder, treeKill',
@@ -79,6 +79,14 @@ const LOOP_ENV = {
 /** One after the other, in one call; and what each may take of host and function. */
 const ROUND_TRIPS = 1000;
 const ROUND_TRIP_US = 60;
+
+/** What rules of `network` may cost a call that makes no connection, each connection, and the calls of others meanwhile. */
+const RULES = { AGENTS_FUNCTION_TOOL_SANDBOX_NETWORK: '{"allow":["127.0.0.1"]}' };
+const RULES_FACTOR = 1.05;
+const CONNECTION_MS = 0.3;
+const CONNECTIONS = 200;
+const CROWD = { callers: 20, connections: 50 };
+const STALL_MS = 100;
 
 /** What listening may cost. */
 const HEARD_FACTOR = 1.1;
@@ -128,6 +136,9 @@ export const ROWS = [
   { id: 'prepare', measure: preparing },
   { id: 'big-text', measure: bigText },
   { id: 'host-functions', measure: hostFunctions },
+  { id: 'network-rules', measure: networkRules },
+  { id: 'connections', measure: connections },
+  { id: 'connections-at-once', measure: connectionsAtOnce },
   { id: 'tracing', measure: tracing },
   { id: 'after-calls', full: true, measure: afterCalls },
   { id: 'with-trees', full: true, measure: withTrees },
@@ -255,6 +266,103 @@ async function hostFunctions(bench) {
       plot: false,
     });
   });
+}
+
+/** A call that makes no connection, with rules of `network` and without, side by side. */
+async function networkRules(bench) {
+  const [blocks, count] = bench.pick({ quick: [3, 10], usual: [20, 50] });
+  return withHost(bench, 'ours', { env: ALWAYS_WARM }, (open) =>
+    withHost(bench, 'ours', { env: { ...ALWAYS_WARM, ...RULES } }, async (ruled) => {
+      const found = { open: [], ruled: [] };
+      const told = new Set();
+      for (const host of [open, ruled]) await host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS });
+      for (let at = 0; at < blocks; at += 1) {
+        for (const [key, host] of Object.entries({ open, ruled })) {
+          await quiet(host.pid);
+          const seen = await host.ask('calls', { tool: 'trivial', count });
+          told.add(faults(bench, 'ours', 'network-rules', seen));
+          found[key].push(...seen.ms);
+        }
+      }
+      const [without, under] = [summary(found.open), summary(found.ruled)];
+      const factor = under.p50 / without.p50;
+      return line({
+        id: 'network-rules',
+        title: 'warm call without a connection, under an allow-list',
+        unit: 'ms',
+        target: `≤ ${RULES_FACTOR}× of a call without rules`,
+        sides: { ours: { value: under.p50, ...under, samples: found.ruled } },
+        met: factor <= RULES_FACTOR,
+        notes: [`without rules ${short(without.p50)} ms (${short(factor)}×)`, ...told],
+      });
+    })
+  );
+}
+
+/** Connections of one call, one after the other, to a server on the loopback; and the same outside of a sandbox. */
+async function connections(bench) {
+  const [calls] = bench.pick({ quick: [3], usual: [20] });
+  return withServer((url) =>
+    withHost(bench, 'ours', { env: { ...ALWAYS_WARM, ...RULES } }, async (host) => {
+      const args = { port: Number(new URL(url).port), connections: CONNECTIONS };
+      const samples = [];
+      const told = new Set();
+      for (let at = 0; at < calls; at += 1) {
+        await quiet(host.pid);
+        const seen = await host.ask('calls', { tool: 'connecting', count: 1, args });
+        told.add(faults(bench, 'ours', 'connections', seen));
+        if (seen.last) samples.push(seen.last.ms);
+      }
+      const plain = await new Function(`return (${TOOLS.connecting.code})`)()({ n: 0, ...args }).catch(() => undefined);
+      const each = summary(samples);
+      return line({
+        id: 'connections',
+        title: `a new connection under an allow-list, ${CONNECTIONS} in one call`,
+        unit: 'ms',
+        target: `≤ ${CONNECTION_MS} ms`,
+        sides: { ours: { value: each.p50, ...each, samples } },
+        met: each.p50 <= CONNECTION_MS,
+        notes: [plain && `outside of a sandbox ${short(plain.ms)} ms`, ...told],
+      });
+    })
+  );
+}
+
+/** How long calls of others take while many connect at once. */
+async function connectionsAtOnce(bench) {
+  const [blocks] = bench.pick({ quick: [2], usual: [10] });
+  return withServer((url) =>
+    withHost(bench, 'ours', { env: { ...ALWAYS_WARM, ...RULES } }, async (host) => {
+      const args = { port: Number(new URL(url).port), connections: CROWD.connections, atOnce: true };
+      // As many calls of the same function that connect once, and those that connect often.
+      const crowd = { tool: 'connecting', count: CROWD.callers, callers: CROWD.callers };
+      const crowds = { alone: { ...crowd, args: { ...args, connections: 1 } }, beside: { ...crowd, args } };
+      const told = new Set();
+      const found = { alone: [], beside: [] };
+      await host.ask('calls', { tool: 'trivial', count: WARM_UP_CALLS });
+      for (let at = 0; at < blocks; at += 1) {
+        for (const key of ['alone', 'beside']) {
+          await quiet(host.pid);
+          const [others, seen] = await Promise.all([
+            host.ask('calls', crowds[key]),
+            host.ask('calls', { tool: 'trivial', count: CROWD.callers }),
+          ]);
+          for (const one of [others, seen]) told.add(faults(bench, 'ours', 'connections-at-once', one));
+          found[key].push(...seen.ms);
+        }
+      }
+      const [alone, beside] = [summary(found.alone), summary(found.beside)];
+      return line({
+        id: 'connections-at-once',
+        title: `warm call, while ${CROWD.callers} others make ${CROWD.callers * CROWD.connections} connections at once`,
+        unit: 'ms',
+        target: `p99 ≤ ${STALL_MS} ms above that beside calls that make one each`,
+        sides: { ours: { value: beside.p50, ...beside, samples: found.beside } },
+        met: beside.p99 <= alone.p99 + STALL_MS,
+        notes: [`beside calls that make one each ${short(alone.p50)} ms, p99 ${short(alone.p99)} ms`, ...told],
+      });
+    })
+  );
 }
 
 async function tracing(bench) {

@@ -45,6 +45,21 @@ export const TOOLS = {
     }`,
     right: plusOne,
   },
+  /** Connects, one after the other or all at once, and says how long each took. */
+  connecting: {
+    code: `async ({ n, port, connections, atOnce }) => {
+      const { connect } = require('node:net');
+      const one = () => new Promise((done, fail) => {
+        const socket = connect(port, '127.0.0.1', () => { socket.resetAndDestroy(); done(); });
+        socket.on('error', fail);
+      });
+      const began = performance.now();
+      if (atOnce) await Promise.all(Array.from({ length: connections }, one));
+      else for (let i = 0; i < connections; i++) await one();
+      return { n: n + 1, ms: (performance.now() - began) / connections };
+    }`,
+    right: ({ n }, answer) => answer?.n === n + 1 && answer.ms > 0,
+  },
   // In flight for a while, so that its memory can be looked at.
   waiting: {
     code: `async ({ n, holdMs }) => {

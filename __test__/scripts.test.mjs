@@ -5,7 +5,7 @@ import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { listOf, StepFailed, stepsNamed, timesOf } from '../scripts/steps.mjs';
-import { fileNamed, QUICK, testFiles } from '../scripts/suites.mjs';
+import { canRunTogether, fileNamed, QUICK, testFiles } from '../scripts/suites.mjs';
 import { ROOT } from './helpers.mjs';
 
 const STEPS = [
@@ -33,6 +33,14 @@ test('files with tests are named with or without folder and ending', () => {
   assert.deepEqual(fileNamed('pack'), { kind: 'node', name: join('packages', 'pack.test.mjs') });
   assert.deepEqual(fileNamed('tests/tidy.rs'), { kind: 'cargo', name: 'tidy' });
   for (const name of ['helpers.mjs', 'biome', 'none.rs', '']) assert.equal(fileNamed(name), undefined, name);
+});
+
+test('what measures, or counts what is left on the machine, runs alone', () => {
+  const together = testFiles().filter(canRunTogether);
+  assert.ok(together.length > 15 && together.includes('cli-run.test.mjs'), together.join());
+  for (const name of ['stress', 'tracing', 'escapes', 'limits', 'cli-bench', 'properties']) {
+    assert.equal(canRunTogether(`${name}.test.mjs`), false, name);
+  }
 });
 
 test('the quick suites are there', () => {

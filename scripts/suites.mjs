@@ -53,6 +53,14 @@ export function runFiles(files, { node, full = false, jobs = 1 }) {
   sh(node, [...args, ...files.map((name) => join('__test__', name))], { env });
 }
 
+/** Files that neither measure time nor count what is left on the machine: they run two at a time. */
+const TOGETHER =
+  /^(cli(?!-bench)|source-(forms|modules|named-imports|places|typescript)|describe|documents|errors|inert|odd-values|scripts|surface)[\w-]*\.test\.mjs$/;
+
+export function canRunTogether(name) {
+  return TOGETHER.test(name);
+}
+
 /** Files that are done within seconds, and together touch most of the surface: `npm run check` runs them, two at a time. */
 export const QUICK = [
   'cli-completion.test.mjs',

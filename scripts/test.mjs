@@ -17,6 +17,7 @@ import { denyCrates } from './deny.mjs';
 import { makePackages } from './pack.mjs';
 import { argumentsOf, installIfNeeded, listOf, runSteps, StepFailed, sh, stepsNamed } from './steps.mjs';
 import {
+  canRunTogether,
   fileNamed,
   folderOf,
   folderOfNode,
@@ -52,8 +53,10 @@ function installNode(version) {
 
 /** @param {(name: string) => boolean} chosen by the file's path below `__test__` */
 function nodeTests(chosen, node = mainNode) {
-  // One file at a time: several of them measure time or count what is left on the machine.
-  runFiles(testFiles().filter(chosen), { node, full: options.full });
+  const files = testFiles().filter(chosen);
+  const [together, alone] = [files.filter(canRunTogether), files.filter((name) => !canRunTogether(name))];
+  if (together.length > 0) runFiles(together, { node, full: options.full, jobs: 2 });
+  if (alone.length > 0 || together.length === 0) runFiles(alone, { node, full: options.full });
 }
 
 /** Into the user's cache folder, where they stay. */

@@ -409,6 +409,47 @@ mod tests {
         assert!(text.contains("203.0.114.9:443") && text.contains("not in network.allow"), "{text}");
     }
 
+    /// Rebinding: the name's owner gives another address each time (TTL 0), or lets it lead to a name of somebody's private network (CNAME). What
+    /// the host's resolver finds at its end is what counts.
+    #[test]
+    fn an_allowed_name_leads_to_public_addresses_only_whatever_its_owner_answers() {
+        let now = Instant::now();
+        let name = "rebinds.example";
+        for address in [
+            "127.0.0.1",
+            "0.0.0.0",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "100.64.0.1",
+            "169.254.169.254",
+            "100.100.100.200",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "::ffff:10.1.2.3",
+            "::ffff:169.254.169.254",
+            "::127.0.0.1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "ff02::1",
+            "64:ff9b::10.1.2.3",
+        ] {
+            let private = SocketAddr::new(address.parse().unwrap(), 443);
+            let public: SocketAddr = "203.0.114.9:443".parse().unwrap();
+            let named = caller(&[json!({ "allow": [name] })]);
+            named.grant(name, [public.ip()], now);
+            assert_eq!(named.decide(public, now), Decision::Direct);
+            named.grant(name, [private.ip()], now);
+            assert_eq!(named.decide(private, now), Decision::Refused, "{address}");
+            assert_eq!(named.decide(public, now), Decision::Direct, "{address}");
+            let port = if private.is_ipv4() { format!("{address}:443") } else { format!("[{address}]:443") };
+            let listed = caller(&[json!({ "allow": [name, port] })]);
+            assert_eq!(listed.decide(private, now), Decision::Direct, "control: {address} is listed");
+        }
+    }
+
     #[test]
     fn all_rules_have_to_allow_it() {
         let caller = caller(&[json!({ "preset": "internet" }), json!({ "allow": ["1.1.1.1"] })]);

@@ -577,8 +577,10 @@ impl Reader {
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         match report {
             Report::Ready { pid, payload } => {
-                self.pid = named.map_or(Some(pid), |named| i32::try_from(named).ok()).filter(|pid| *pid > 0);
+                // Said once. A package that is loaded later may write here too, and would name a process that is not the zygote's.
                 if let Some(ready) = self.ready.take() {
+                    self.pid =
+                        named.map_or(Some(pid), |named| i32::try_from(named).ok()).filter(|pid| *pid > 0);
                     let pid = self.pid.and_then(|pid| u32::try_from(pid).ok());
                     let _ = ready.send(Ok((pid, text(payload))));
                 }
@@ -639,15 +641,22 @@ mod tests {
     /// A client whose zygote is this test: it is ready, and says nothing more. Its process id is that of `program`.
     async fn silent_zygote(program: Option<&Program>) -> (Client, OwnedFd) {
         let (own, theirs) = control_pair().unwrap();
-        let mut ready = vec![0; wire::MAX_REPORT_BYTES - wire::MAX_PAYLOAD_BYTES];
-        ready[0] = 16;
-        let pid = program.map_or(0, Program::id);
-        ready[4..8].copy_from_slice(&pid.to_le_bytes());
-        ready[36..40].copy_from_slice(&wire::VERSION.to_le_bytes());
-        send_now(theirs.as_fd(), &ready, &[]).unwrap();
+        say_ready(&theirs, program.map_or(0, Program::id));
         let (_, state) = watch::channel(TreeState::default());
         let origin = Origin::Launched { _process: Process::new(0, Arc::new(Uncontrolled), state) };
         (Client::open(own, origin, 0).await.unwrap(), theirs)
+    }
+
+    fn say_ready(zygote: &OwnedFd, pid: u32) {
+        let mut ready = vec![0; wire::MAX_REPORT_BYTES - wire::MAX_PAYLOAD_BYTES];
+        ready[0] = 16;
+        ready[4..8].copy_from_slice(&pid.to_le_bytes());
+        ready[36..40].copy_from_slice(&wire::VERSION.to_le_bytes());
+        send_now(zygote.as_fd(), &ready, &[]).unwrap();
+    }
+
+    fn is_stopped(program: &Program) -> bool {
+        fs::read_to_string(format!("/proc/{}/stat", program.id())).unwrap().contains(") T ")
     }
 
     fn entries(client: &Client) -> usize {
@@ -674,6 +683,34 @@ mod tests {
         assert_eq!(entries(&client), 0);
     }
 
+    /// A package that a zygote loads may write to its socket: it named another process, and the host let that one go on.
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods, reason = "only stands for zygotes")]
+    async fn who_a_zygote_is_it_says_once() {
+        let mut programs = [(); 2].map(|()| Start::new("sleep").arg("60").spawn().unwrap());
+        let [own, other] = &programs;
+        let (client, theirs) = silent_zygote(Some(own)).await;
+        say_ready(&theirs, other.id());
+        for program in &programs {
+            kill_process(Pid::from_child(program), Signal::STOP).unwrap();
+        }
+        let asked = client.fork_worker(None, None);
+        let resumed = async {
+            while is_stopped(own) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            _ = asked => panic!("nobody answers"),
+            done = timeout(Duration::from_secs(5), resumed) => done.expect("it is stopped still"),
+        }
+        assert!(is_stopped(other), "it is no zygote");
+        for program in &mut programs {
+            program.kill().unwrap();
+            program.wait().unwrap();
+        }
+    }
+
     #[tokio::test]
     #[allow(clippy::disallowed_methods, reason = "only stands for a zygote")]
     async fn a_zygote_that_is_stopped_after_a_request_is_noticed() {
@@ -686,8 +723,7 @@ mod tests {
         let asked = client.fork_worker(None, None);
         let resumed = async {
             let began = Instant::now();
-            let stat = format!("/proc/{}/stat", program.id());
-            while fs::read_to_string(&stat).unwrap().contains(") T ") {
+            while is_stopped(&program) {
                 assert!(began.elapsed() < Duration::from_secs(5), "it is stopped still");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

@@ -81,8 +81,10 @@ test('a failed installation is a failure of all who waited, leaves nothing, and 
 test('what a function installs beside itself comes before the tree, on every rung', { timeout: 120_000 }, async (t) => {
   /** Node keeps what it found first for a name. */
   const looking = (first) => `() => {
-    const { mkdirSync, writeFileSync } = require('node:fs');
+    const { mkdirSync, unlinkSync, writeFileSync } = require('node:fs');
     const before = ${first};
+    // The link to the packages, as npm does it.
+    unlinkSync('node_modules');
     mkdirSync('node_modules/shared', { recursive: true });
     writeFileSync('node_modules/shared/index.js', 'module.exports = "own"');
     return [before, require('node:module').createRequire(__filename)('shared')];
@@ -94,6 +96,48 @@ test('what a function installs beside itself comes before the tree, on every run
       assert.equal(await look('() => require("shared")'), 'one');
       assert.deepEqual(await look(looking('null')), [null, 'own']);
       assert.deepEqual(await look(looking('require("shared")')), ['one', 'one']);
+      await factory.cleanup();
+    });
+  }
+});
+
+test('packages are found below the working folder, and cannot be changed there', { timeout: 120_000 }, async (t) => {
+  const look = `() => {
+    const fs = require('node:fs');
+    const path = require('node:path');
+    const file = path.join(process.cwd(), 'node_modules', 'shared', 'index.js');
+    const attempt = (act) => { try { act(); return 'done'; } catch (error) { return error.code; } };
+    return {
+      text: fs.readFileSync(file, 'utf8'),
+      same: fs.realpathSync(file) === require.resolve('shared'),
+      changed: attempt(() => fs.writeFileSync(file, 'module.exports = "spoilt"')),
+      added: attempt(() => fs.writeFileSync(path.join(path.dirname(file), 'added'), '')),
+    };
+  }`;
+  const given = `() => [require('shared'), require('node:fs').readFileSync('node_modules/shared/data', 'utf8')]`;
+  // Root may, where nothing but the modes of files keeps it from it.
+  const writesAnywhere = (await surface().isolationReport()).tier === 'base' && process.getuid?.() === 0;
+  for (const rung of RUNGS) {
+    await t.test(rung, async () => {
+      const factory = new (surface().SandboxExecutorFactory)({ start: rung });
+      const call = (code, companions) =>
+        factory.executeFunctionTool('t', {}, tool(code, { dependencies: { shared: '1.0.0' } }), companions);
+      const found = await call(look);
+      assert.deepEqual([found.text.includes('one'), found.same], [true, true]);
+      if (!writesAnywhere) {
+        for (const code of [found.changed, found.added]) assert.match(code, /^(EROFS|EACCES|EPERM)$/);
+      }
+      assert.equal(await call('() => require("shared")'), 'one');
+      // The caller's own file comes before the link, and is not written through it.
+      const files = { 'node_modules/shared/data': 'given' };
+      assert.deepEqual(await call(given, { files }), ['one', 'given']);
+      const collected = [];
+      const onFile = ({ path, stream }) => {
+        collected.push(path);
+        stream.resume();
+      };
+      await call(`() => { require('node:fs').writeFileSync('own', ''); }`, { collect: { match: ['**'], onFile } });
+      assert.deepEqual(collected, ['own']);
       await factory.cleanup();
     });
   }

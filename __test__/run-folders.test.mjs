@@ -147,6 +147,7 @@ test('places are used again, by many callers, and what was written in them befor
     const tmp = require('node:os').tmpdir();
     // Where it is /tmp, the call's own folders of a store below /tmp are in it.
     const own = fs.statSync('/tmp').ino === fs.statSync(tmp).ino ? process.cwd().split('/')[2] : undefined;
+    fs.unlinkSync('node_modules');
     const left = [process.cwd(), tmp].flatMap((folder) => fs.readdirSync(folder)).filter((name) => name !== own);
     fs.writeFileSync('a', Buffer.alloc(9 << 20, 1));
     fs.mkdirSync('closed/deep', { recursive: true });

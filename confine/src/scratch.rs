@@ -144,16 +144,20 @@ fn write_options(place: &mut [u8; OPTIONS_BYTES], mode: &[u8], bytes: u64, files
 unsafe fn fill(folder: c_int, packages: Option<&CStr>, owner: Option<u32>) -> Result<(), c_int> {
     // SAFETY: system calls on C strings and a descriptor of the caller's.
     unsafe {
+        if let Some(packages) = packages {
+            check(libc::symlinkat(packages.as_ptr(), folder, c"node_modules".as_ptr()))?;
+        }
         for part in [c"work", c"tmp"] {
             check(libc::mkdirat(folder, part.as_ptr(), 0o700))?;
+            if part == c"work" && packages.is_some() {
+                // By whoever looks for a file of a package below the working folder. Before that is another's.
+                check(libc::symlinkat(c"../node_modules".as_ptr(), folder, c"work/node_modules".as_ptr()))?;
+            }
             if let Some(owner) = owner {
                 check(libc::fchownat(folder, part.as_ptr(), owner, owner, libc::AT_SYMLINK_NOFOLLOW))?;
             }
         }
-        match packages {
-            Some(packages) => check(libc::symlinkat(packages.as_ptr(), folder, c"node_modules".as_ptr())),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

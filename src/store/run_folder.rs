@@ -19,7 +19,9 @@ use super::{
 /// Working folder, temp folder and a way to the packages, for one call. Private to this user.
 ///
 /// `dir/node_modules` is a symlink into the tree, so that code compiled under `dir/work` finds packages by `require`
-/// and `import`, and so do the processes it starts there. Dropping it removes it in the background; anywhere, no runtime is needed.
+/// and `import`, and so do the processes it starts there. `node_modules` in `dir/work` leads there too, for code that looks for a
+/// package's files below its working folder: who installs or writes something else there removes that link first, as npm does, and what
+/// he has not installed is still found one folder above. Dropping it removes it in the background; anywhere, no runtime is needed.
 #[derive(Debug)]
 pub struct RunFolder {
     dir: PathBuf,
@@ -158,7 +160,7 @@ impl Runs {
         }
     }
 
-    /// Makes a run folder: six system calls, or nine in memory. `node_modules` is where it leads to packages, if to any; `owner` is the user who
+    /// Makes a run folder: seven system calls, or ten in memory. `node_modules` is where it leads to packages, if to any; `owner` is the user who
     /// works in it, if that is not the host's.
     pub fn create(&self, node_modules: Option<&Path>, owner: Option<u32>) -> Result<RunFolder, StoreError> {
         let Place { dir: parent, shared, .. } = &*self.place;
@@ -173,15 +175,22 @@ impl Runs {
         // From here on a failure removes what was made.
         let folder = self.folder(dir, owner);
         let private = builder(0o700);
+        let lead = |target: &Path, below: &Path| {
+            let link = below.join("node_modules");
+            symlink_dir(target, &link).map_err(StoreError::io("create the symlink", &link))
+        };
         for part in [folder.cwd(), folder.tmpdir()] {
             private.create(&part).map_err(StoreError::io("create the folder", &part))?;
-            if let Some(owner) = owner {
-                give(&part, owner).map_err(StoreError::io("give away the folder", &part))?;
-            }
         }
         if let Some(target) = node_modules {
-            let link = folder.dir.join("node_modules");
-            symlink_dir(target, &link).map_err(StoreError::io("create the symlink", &link))?;
+            lead(target, &folder.dir)?;
+            // Before the folder is another's.
+            lead(&Path::new("..").join("node_modules"), &folder.cwd())?;
+        }
+        if let Some(owner) = owner {
+            for part in [folder.cwd(), folder.tmpdir()] {
+                give(&part, owner).map_err(StoreError::io("give away the folder", &part))?;
+            }
         }
         Ok(folder)
     }

@@ -24,6 +24,9 @@ use super::remove;
 /// The folders of a run folder, and the way to the packages.
 const PARTS: [&str; 2] = ["work", "tmp"];
 const PACKAGES: &str = "node_modules";
+/// The same way once more, for who looks below the working folder.
+const PACKAGES_IN_WORK: &str = "work/node_modules";
+const PACKAGES_ABOVE: &str = "../node_modules";
 
 const PASSED_THROUGH: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -46,15 +49,19 @@ impl Tmpfs {
         let outer = if owner.is_some() { Mode::from_bits_retain(0o711) } else { Mode::RWXU };
         mkdirat(&self.top, name, outer)?;
         let folder = openat(&self.top, name, PASSED_THROUGH, Mode::empty())?;
+        if let Some(packages) = packages {
+            symlinkat(packages, &folder, PACKAGES)?;
+        }
         for part in PARTS {
             mkdirat(&folder, part, Mode::RWXU)?;
+            if part == PARTS[0] && packages.is_some() {
+                // Before the folder is another's.
+                symlinkat(PACKAGES_ABOVE, &folder, PACKAGES_IN_WORK)?;
+            }
             if let Some(owner) = owner {
                 let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
                 chownat(&folder, part, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
             }
-        }
-        if let Some(packages) = packages {
-            symlinkat(packages, &folder, PACKAGES)?;
         }
         Ok(())
     }
@@ -63,6 +70,10 @@ impl Tmpfs {
     fn remove(&self, name: &str) -> io::Result<()> {
         // Most calls write nothing: then nothing has to be looked at.
         if let Ok(folder) = openat(&self.top, name, PASSED_THROUGH, Mode::empty()) {
+            // By a descriptor: the user of the working folder may have put a link in its place.
+            if let Ok(work) = openat(&folder, PARTS[0], PASSED_THROUGH, Mode::empty()) {
+                let _ = unlinkat(&work, PACKAGES, AtFlags::empty());
+            }
             for (part, flags) in
                 PARTS.map(|part| (part, AtFlags::REMOVEDIR)).iter().chain([&(PACKAGES, AtFlags::empty())])
             {
@@ -179,6 +190,8 @@ mod tests {
         tmpfs.create("one", Some(Path::new("/packages")), None).unwrap();
         let run = dir.path().join("one");
         assert_eq!(fs::read_link(run.join(PACKAGES)).unwrap(), Path::new("/packages"));
+        assert_eq!(fs::canonicalize(run.join("work/..")).unwrap(), fs::canonicalize(&run).unwrap());
+        assert_eq!(fs::read_link(run.join(PACKAGES_IN_WORK)).unwrap(), Path::new(PACKAGES_ABOVE));
         for part in [run.clone(), run.join("work"), run.join("tmp")] {
             assert_eq!(fs::metadata(part).unwrap().permissions().mode() & 0o777, 0o700);
         }

@@ -21,7 +21,18 @@ const { parse, stringify } = JSON;
 const { isArray } = Array;
 const { isFinite: isFiniteNumber } = Number;
 const { isGeneratorObject, isNativeError, isPromise } = types;
-const { closeSync, existsSync, fstatSync, lstatSync, mkdirSync, openSync, readSync, readdirSync, writeSync } = fs;
+const {
+  closeSync,
+  existsSync,
+  fstatSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readSync,
+  readdirSync,
+  unlinkSync,
+  writeSync,
+} = fs;
 const { O_CREAT, O_EXCL, O_NOFOLLOW = 0, O_NONBLOCK = 0, O_RDONLY, O_WRONLY } = fs.constants;
 const { min } = Math;
 const { wait } = Atomics;
@@ -1093,6 +1104,7 @@ function placeFile(cwd, path, chunk, isWanted) {
   };
   attempt(() => {
     const end = lastIndexOf(path, '/');
+    if (startsWith(path, 'node_modules/')) makeWayForPackages(cwd);
     if (end > 0) mkdirSync(`${cwd}/${slice(path, 0, end)}`, { __proto__: null, recursive: true });
     descriptor = openSync(`${cwd}/${path}`, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o644);
   });
@@ -1109,6 +1121,12 @@ function placeFile(cwd, path, chunk, isWanted) {
   if (descriptor !== undefined) attempt(() => closeSync(descriptor));
   if (failure !== undefined) send(UNPLACED, describeFailure(path, failure));
   return failure === undefined;
+}
+
+/** What the caller gives comes before the link to the packages; they are found one folder above all the same. */
+function makeWayForPackages(cwd) {
+  const link = `${cwd}/node_modules`;
+  if (lstatSync(link, { __proto__: null, throwIfNoEntry: false })?.isSymbolicLink()) unlinkSync(link);
 }
 
 /** As a thrown value; the system's errors do not always name the file. */

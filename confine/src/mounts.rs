@@ -208,7 +208,7 @@ unsafe fn bring(place: &mut Place, path: &CStr, access: u64) -> Result<(), c_int
             return copy_link(place, source);
         }
         check(libc::stat(source, &raw mut found))?;
-        // Brought with a folder above it: each mount costs every worker a copy of it.
+        // Brought with a folder above it, which nobody can write to either: each mount costs every worker a copy of it.
         if access & WRITES == 0 && is_there(place, &found) {
             return Ok(());
         }
@@ -228,13 +228,16 @@ unsafe fn bring(place: &mut Place, path: &CStr, access: u64) -> Result<(), c_int
     }
 }
 
-/// Whether what is at the place is that very file or folder, not something to mount it on.
+/// Whether what is at the place is that very file or folder, not something to mount it on, in a mount that is read-only.
 unsafe fn is_there(place: &Place, wanted: &libc::stat) -> bool {
-    // SAFETY: a path that ends by a zero, and a local.
+    // SAFETY: a path that ends by a zero, and locals.
     unsafe {
         let mut found: libc::stat = mem::zeroed();
+        let mut mount: libc::statvfs = mem::zeroed();
         libc::stat(place.pointer(), &raw mut found) == 0
             && (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+            && libc::statvfs(place.pointer(), &raw mut mount) == 0
+            && mount.f_flag & libc::ST_RDONLY != 0
     }
 }
 
@@ -279,6 +282,21 @@ mod tests {
         }
         place.set(&std::ffi::CString::new(vec![b'a'; PATH_BYTES - 8]).unwrap()).unwrap();
         assert_eq!((place.enter(9999), place.enter(9)), (Err(libc::ENAMETOOLONG), Ok(())));
+    }
+
+    /// A place that may only be read, below one that may be written to, would have stayed writable.
+    #[test]
+    fn what_is_there_but_can_be_written_to_is_brought_all_the_same() {
+        let folder = std::env::temp_dir();
+        let path = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
+        let mut place = Place::new(c"").unwrap();
+        place.set(&path).unwrap();
+        // SAFETY: a path that ends by a zero, and a local.
+        unsafe {
+            let mut found: libc::stat = mem::zeroed();
+            assert_eq!(libc::stat(path.as_ptr(), &raw mut found), 0);
+            assert!(!is_there(&place, &found), "{} is mounted read-only", folder.display());
+        }
     }
 
     #[test]

@@ -156,33 +156,27 @@ impl Next {
 mod nexts {
     use super::Next;
 
-    pub(super) static GETRANDOM: Next = Next::of(c"getrandom");
-    pub(super) static GETENTROPY: Next = Next::of(c"getentropy");
-    pub(super) static OPEN: Next = Next::of(c"open");
-    pub(super) static OPEN64: Next = Next::of(c"open64");
-    pub(super) static OPENAT: Next = Next::of(c"openat");
-    pub(super) static OPENAT64: Next = Next::of(c"openat64");
-    pub(super) static FOPEN: Next = Next::of(c"fopen");
-    pub(super) static FOPEN64: Next = Next::of(c"fopen64");
-    pub(super) static TIME: Next = Next::of(c"time");
-    pub(super) static GETTIMEOFDAY: Next = Next::of(c"gettimeofday");
-    pub(super) static CLOCK_GETTIME: Next = Next::of(c"clock_gettime");
-    pub(super) static SYSCALL: Next = Next::of(c"syscall");
+    macro_rules! nexts {
+        ($($next:ident = $name:literal;)*) => {
+            $(pub(super) static $next: Next = Next::of($name);)*
+            pub(super) static ALL: &[&Next] = &[$(&$next),*];
+        };
+    }
 
-    pub(super) static ALL: [&Next; 12] = [
-        &GETRANDOM,
-        &GETENTROPY,
-        &OPEN,
-        &OPEN64,
-        &OPENAT,
-        &OPENAT64,
-        &FOPEN,
-        &FOPEN64,
-        &TIME,
-        &GETTIMEOFDAY,
-        &CLOCK_GETTIME,
-        &SYSCALL,
-    ];
+    nexts! {
+        GETRANDOM = c"getrandom";
+        GETENTROPY = c"getentropy";
+        OPEN = c"open";
+        OPEN64 = c"open64";
+        OPENAT = c"openat";
+        OPENAT64 = c"openat64";
+        FOPEN = c"fopen";
+        FOPEN64 = c"fopen64";
+        TIME = c"time";
+        GETTIMEOFDAY = c"gettimeofday";
+        CLOCK_GETTIME = c"clock_gettime";
+        SYSCALL = c"syscall";
+    }
 }
 
 /// Finds all of them: what a process has not looked up when it forks, each child looks up for itself, in pages of every library.

@@ -201,7 +201,6 @@ pub(crate) fn run(control: RawFd, ready: Vec<u8>, restart: impl FnOnce() -> bool
     if !limits::lift_loading() {
         return Err(io::Error::last_os_error().into());
     }
-    reads::look_up();
     memory::share_with_children();
     memory::collapse();
     wait_for_threads()?;

@@ -55,6 +55,14 @@ pub struct Place {
     pub refused: Option<String>,
 }
 
+impl Place {
+    /// Where a connection leads to, by the first of the names that its address was given for, else by the address.
+    fn of_connection(to: SocketAddr, names: &BTreeSet<String>) -> Self {
+        let host = names.first().cloned().unwrap_or_else(|| plain(to.ip()).to_string());
+        Self { host, port: Some(to.port()), refused: None }
+    }
+}
+
 /// What a caller connected to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -176,12 +184,12 @@ impl Caller {
     pub(super) fn decide(&self, to: SocketAddr, now: Instant) -> Decision {
         let address = plain(to.ip());
         let names = self.names_of(address, now);
-        let host = names.first().cloned().unwrap_or_else(|| address.to_string());
         let refusal = self.refusal(|rules| rules.of_address(to, &names));
         if to.port() == DNS_PORT && self.is_restricted() && (refusal.is_some() || self.is_open_to(address)) {
             return Decision::Resolver;
         }
-        let place = Place { host: host.clone(), port: Some(to.port()), refused: None };
+        let place = Place::of_connection(to, &names);
+        let host = place.host.clone();
         self.tell(place, refusal, || {
             let at = format!("{}:{}", shown(address), to.port());
             if names.is_empty() {
@@ -200,9 +208,8 @@ impl Caller {
     /// Where a connection that is made leads to, as it was told.
     pub(super) fn place_of(&self, to: SocketAddr, now: Instant) -> Place {
         let names = self.names_of(plain(to.ip()), now);
-        let host = names.first().cloned().unwrap_or_else(|| plain(to.ip()).to_string());
         let refused = self.refusal(|rules| rules.of_address(to, &names)).map(|refusal| refusal.why);
-        Place { host, port: Some(to.port()), refused }
+        Place { refused, ..Place::of_connection(to, &names) }
     }
 
     /// A connection to this place carried so much. Where the place is one too many to be told, so is this.

@@ -100,6 +100,18 @@ export function run(executeCode, args, over, call) {
     .executeFunctionTool('test-tool', args, tool(executeCode, over), call);
 }
 
+/** A function that throws, for getters and traps of proxies. */
+export const refuse = () => {
+  throw new Error('no entry');
+};
+
+/** A proxy that cannot be looked at. */
+export function revoked() {
+  const { proxy, revoke } = Proxy.revocable({}, {});
+  revoke();
+  return proxy;
+}
+
 /** The error of a call, after a look at what every rejection must have. */
 export async function rejection(promise) {
   let value;

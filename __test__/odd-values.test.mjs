@@ -3,19 +3,11 @@
 import assert from 'node:assert/strict';
 import { Readable } from 'node:stream';
 import { after, before, test } from 'node:test';
-import { ownWorld, rejection, run, surface, tool } from './helpers.mjs';
+import { ownWorld, refuse, rejection, revoked, run, surface, tool } from './helpers.mjs';
 
 before(ownWorld);
 after(() => surface().SandboxExecutorFactory.getInstance().cleanup());
 
-const refuse = () => {
-  throw new Error('no entry');
-};
-const revoked = () => {
-  const { proxy, revoke } = Proxy.revocable({}, {});
-  revoke();
-  return proxy;
-};
 /** An object on which only one field cannot be read. */
 const trapped = (object, name) => Object.defineProperty({ ...object }, name, { enumerable: true, get: refuse });
 

@@ -3,7 +3,7 @@
 
 import { Readable } from 'node:stream';
 import fc from 'fast-check';
-import { tool } from './helpers.mjs';
+import { refuse, revoked, tool } from './helpers.mjs';
 
 /** A function that makes a value, shown as `label` where it is part of a counterexample. */
 export const maker = (make, label) => Object.assign(make, { [fc.toStringMethod]: () => label });
@@ -16,14 +16,6 @@ const objectMaker = (makers, base = {}) => {
   );
 };
 
-const refuse = () => {
-  throw new Error('no entry');
-};
-const revoked = () => {
-  const { proxy, revoke } = Proxy.revocable({}, {});
-  revoke();
-  return proxy;
-};
 const transferred = () => {
   const buffer = new ArrayBuffer(8);
   structuredClone(buffer, { transfer: [buffer] });

@@ -162,7 +162,7 @@ unsafe fn cover(place: &mut Place, tmp: &CStr, rules: &[Rule]) -> Result<(), c_i
             if is_first_of_way(rules, at, rule) {
                 place.set_part(&rule.path, way_length(rule).unwrap_or(0))?;
                 check(libc::mkdir(place.pointer(), 0o755))?;
-                // A mount of its own, which another of a new file system would be too, at thrice the price.
+                // So that it can be made read-only: a mount of the folder itself costs a third of a new file system.
                 check(libc::mount(place.pointer(), place.pointer(), none, libc::MS_BIND, ptr::null()))?;
             }
         }

@@ -150,7 +150,7 @@ unsafe fn fill(folder: c_int, packages: Option<&CStr>, owner: Option<u32>) -> Re
         for part in [c"work", c"tmp"] {
             check(libc::mkdirat(folder, part.as_ptr(), 0o700))?;
             if part == c"work" && packages.is_some() {
-                // By whoever looks for a file of a package below the working folder. Before that is another's.
+                // For code that looks for a package's files below the working folder. Before the folder is another's.
                 check(libc::symlinkat(c"../node_modules".as_ptr(), folder, c"work/node_modules".as_ptr()))?;
             }
             if let Some(owner) = owner {

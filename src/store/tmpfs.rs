@@ -190,8 +190,9 @@ mod tests {
         tmpfs.create("one", Some(Path::new("/packages")), None).unwrap();
         let run = dir.path().join("one");
         assert_eq!(fs::read_link(run.join(PACKAGES)).unwrap(), Path::new("/packages"));
-        assert_eq!(fs::canonicalize(run.join("work/..")).unwrap(), fs::canonicalize(&run).unwrap());
-        assert_eq!(fs::read_link(run.join(PACKAGES_IN_WORK)).unwrap(), Path::new(PACKAGES_ABOVE));
+        let above = fs::read_link(run.join(PACKAGES_IN_WORK)).unwrap();
+        assert_eq!(above, Path::new(PACKAGES_ABOVE));
+        assert_eq!(fs::read_link(run.join("work").join(above)).unwrap(), Path::new("/packages"));
         for part in [run.clone(), run.join("work"), run.join("tmp")] {
             assert_eq!(fs::metadata(part).unwrap().permissions().mode() & 0o777, 0o700);
         }

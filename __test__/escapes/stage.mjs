@@ -739,9 +739,13 @@ export class Real extends Stage {
       const inode = (path) => fs.statSync(path, { throwIfNoEntry: false })?.ino;
       // Where the temp folder is /tmp, the call's own folders of a store below /tmp are in it.
       const own = inode('/tmp') === inode(tmp) ? tmp + '/' + process.cwd().split('/')[2] : undefined;
+      // The link to the tool's packages, which is there for every call of a tool that has some.
+      const packages = process.cwd() + '/node_modules';
+      const isOurs = ${sharesTree(attempt)} && require.resolve('${VICTIM_PACKAGE}').startsWith(fs.realpathSync(packages) + '/');
       for (const folder of [process.cwd(), tmp]) {
         for (const name of fs.readdirSync(folder)) odd.push(folder + '/' + name);
       }
+      if (isOurs && fs.lstatSync(packages).isSymbolicLink()) odd.splice(odd.indexOf(packages), 1);
       if (odd.includes(own)) odd.splice(odd.indexOf(own), 1);
       const dependency = ${sharesTree(attempt) ? `require('${VICTIM_PACKAGE}')` : '{}'};
       if (dependency.left) odd.push('a dependency');

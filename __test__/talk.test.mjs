@@ -180,6 +180,31 @@ for (const start of RUNGS) {
       ]);
     });
 
+    test('answers larger than the channel holds arrive whole, also beside small ones and while nobody reads', async () => {
+      const functions = { text: ({ id, bytes }) => String.fromCharCode(97 + (id % 26)).repeat(bytes) };
+      const code = `async (a, { host }) => {
+        const sizes = [...Array(40)].map((_, id) => (id % 4 === 0 ? 700_000 : id));
+        const answers = sizes.map((bytes, id) => host.text({ id, bytes }));
+        await new Promise((done) => setTimeout(done, 10));
+        const busyUntil = Date.now() + 200;
+        while (Date.now() < busyUntil);
+        const texts = await Promise.all(answers);
+        return texts.every((text, id) => text === String.fromCharCode(97 + (id % 26)).repeat(sizes[id]));
+      }`;
+      assert.equal(await call(code, { functions }), true);
+    });
+
+    test('answers of one turn and of later ones reach those who wait for them', async () => {
+      const later = (n) => new Promise((resolve) => setTimeout(resolve, n % 3, n));
+      const functions = { now: (n) => n, later, bad: (n) => Promise.reject(new Error(`no ${n}`)) };
+      const code = `async (a, { host }) => {
+        const of = (n) => [host.now(n), host.later(n), host.bad(n).catch((e) => e.message)];
+        const all = await Promise.all([...Array(20)].map((_, n) => Promise.all(of(n))));
+        return all.every(([now, later, bad], n) => now === n && later === n && bad === 'no ' + n);
+      }`;
+      assert.equal(await call(code, { functions }), true);
+    });
+
     test('a thousand round trips are answered in order', async () => {
       const code =
         'async (a, { host }) => { let n = 0; for (let i = 0; i < 1000; i++) n = await host.inc(n); return n; }';

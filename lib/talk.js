@@ -4,6 +4,7 @@
 // core decides what is let through and counts (`src/talk.rs`); here are the functions themselves.
 
 const { AsyncLocalStorage } = require('node:async_hooks');
+const { nextTick } = require('node:process');
 const { threadId } = require('node:worker_threads');
 const { invalidConfig, textOf } = require('./errors.js');
 const { includes, keys, orUndefined, parse, slice, stringify } = require('./intrinsics.js');
@@ -123,6 +124,9 @@ class Talk {
   #core;
   #callId;
   #name;
+  /** What was answered in this turn. */
+  #answers = [];
+  #flush = () => this.#sendAnswers();
   /** Yielded values are taken one after the other. */
   #taken = Promise.resolve();
 
@@ -180,7 +184,19 @@ class Talk {
     } catch (error) {
       answer = { ok: false, json: errorJson(error) };
     }
-    quietly(() => this.#core?.answer(this.#callId, id, answer.ok, answer.json));
+    answer.id = id;
+    // Those of one turn go together.
+    if (this.#answers.push(answer) === 1) nextTick(this.#flush);
+  }
+
+  #sendAnswers() {
+    const answers = this.#answers;
+    this.#answers = [];
+    for (let i = 0; i < answers.length; i++) {
+      const { id, ok, json } = answers[i];
+      // The last of them sends them all.
+      quietly(() => this.#core?.answer(this.#callId, id, ok, json, i + 1 < answers.length));
+    }
   }
 
   /** A result as JSON text; nothing for `undefined`. */

@@ -347,10 +347,10 @@ impl Executor {
     }
 
     /// Hands the function of a call the answer of a host function: JSON of the result (empty for `undefined`), or of
-    /// `{ name, message }` where `ok` is false. What is not waited for any more is ignored.
-    pub fn answer(&self, call_id: u64, id: u32, ok: bool, json: &str) {
+    /// `{ name, message }` where `ok` is false. What is not waited for any more is ignored. With `more` another answer follows at once.
+    pub fn answer(&self, call_id: u64, id: u32, ok: bool, json: &str, more: bool) {
         if let Some(talk) = self.talk(call_id) {
-            talk.answer(id, ok, json);
+            talk.answer(id, ok, json, more);
         }
     }
 

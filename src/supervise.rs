@@ -32,7 +32,7 @@ use crate::{
     },
     group::Counted,
     limits::CallLimits,
-    process::{BoxFuture, Duplex, ExitStatus, Process},
+    process::{BoxFuture, Duplex, ExitStatus, Process, Shortcut},
     start::Worker,
     talk::{Outgoing, Talk},
     worker::{
@@ -216,10 +216,13 @@ pub async fn supervise(
     mut aside: Aside,
 ) -> RunReport {
     let started = worker.started;
+    let talks = aside.talk.is_some();
+    let shortcut = started.channel.as_ref().filter(|_| talks).and_then(|channel| channel.shortcut());
     let (channel, writer) = match started.channel.map(tokio::io::split) {
         Some((reader, writer)) => (Some(reader), Some(writer)),
         None => (None, None),
     };
+    let talk_and_shortcut = aside.talk.as_ref().map(|(talk, _)| Arc::clone(talk)).zip(shortcut);
     let began = Instant::now();
     let deadline = after(began, limits.timeout);
     let (talk, answers) = aside.talk.take().unzip();
@@ -227,6 +230,7 @@ pub async fn supervise(
     let frames = Frames {
         feed: aside.feed.take(),
         answers,
+        talk_and_shortcut,
         wants: collecting.as_mut().and_then(|collecting| collecting.frames.take()),
     };
     let mut run = Run {
@@ -276,6 +280,8 @@ pub async fn supervise(
 struct Frames {
     feed: Option<Feed>,
     answers: Option<mpsc::UnboundedReceiver<Outgoing>>,
+    /// Who may write answers without this writer, once the files are written.
+    talk_and_shortcut: Option<(Arc<Talk>, Shortcut)>,
     wants: Option<mpsc::UnboundedReceiver<Vec<u8>>>,
 }
 
@@ -284,7 +290,7 @@ struct Frames {
 async fn write(
     writer: Option<WriteHalf<Box<dyn Duplex>>>,
     job: Vec<u8>,
-    Frames { feed, mut answers, mut wants }: Frames,
+    Frames { feed, mut answers, talk_and_shortcut, mut wants }: Frames,
 ) -> Result<(), SandboxError> {
     let Some(mut writer) = writer else { return Ok(()) };
     // A worker that does not take its job ends, or lets its time pass; both are seen elsewhere.
@@ -294,6 +300,9 @@ async fn write(
     drop(job);
     if let Some(feed) = feed {
         feed.write(&mut writer).await?;
+    }
+    if let Some((talk, shortcut)) = talk_and_shortcut {
+        talk.write_by(shortcut);
     }
     loop {
         let written = tokio::select! {

@@ -7,7 +7,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use serde::Serialize;
@@ -17,7 +20,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use crate::{
     error::{Code, Phase, SandboxError},
     executor::{CallEvents, EventKind},
-    worker::protocol::{EncodeError, Offer, Said, answer_frame, resume_frame},
+    process::Shortcut,
+    worker::protocol::{Offer, Said, answer_frame, resume_frame},
 };
 
 /// Values that a function may have yielded before the host has taken the first of them.
@@ -31,12 +35,30 @@ const MAX_REFUSED_CALLS: u32 = 10_000;
 const MAX_SHOWN_CHARS: usize = 100;
 const MAX_SHOWN_NAMES: usize = 20;
 
-/// One frame for the worker. It holds its place until it was written.
+/// Frames for the worker, or what is left of them. They hold their places until they were written.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// The frame.
+    /// The frames.
     pub bytes: Vec<u8>,
-    _place: Option<OwnedSemaphorePermit>,
+    _places: Vec<OwnedSemaphorePermit>,
+    _unwritten: Unwritten,
+}
+
+/// Counts itself while it exists.
+#[derive(Debug)]
+struct Unwritten(Arc<AtomicUsize>);
+
+impl Unwritten {
+    fn among(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// See the module.
@@ -46,6 +68,8 @@ pub struct Talk {
     places: Arc<Semaphore>,
     state: Mutex<State>,
     outgoing: mpsc::UnboundedSender<Outgoing>,
+    /// How many of `outgoing` are not written yet.
+    unwritten: Arc<AtomicUsize>,
     events: Arc<dyn CallEvents>,
 }
 
@@ -58,6 +82,11 @@ struct State {
     pending: BTreeMap<u32, OwnedSemaphorePermit>,
     /// Yielded values that the host has not taken.
     untaken: u32,
+    /// Answers that wait for the last of those that come together.
+    together: Vec<u8>,
+    together_places: Vec<OwnedSemaphorePermit>,
+    /// Writes without the writer of `outgoing`: waking it costs more than all the rest of an answer.
+    shortcut: Option<Shortcut>,
 }
 
 #[derive(Serialize)]
@@ -79,6 +108,7 @@ impl Talk {
             offer,
             state: Mutex::default(),
             outgoing,
+            unwritten: Arc::default(),
             events,
         };
         (Arc::new(talk), written)
@@ -117,11 +147,11 @@ impl Talk {
                 if state.refused > most {
                     return Err(flooded(most));
                 }
-                drop(state);
                 let error = json!({ "name": "Error", "message": reason });
-                return self
-                    .send(id, false, &error.to_string(), None)
-                    .map_err(|error| broken(&error.to_string()));
+                let frame = answer_frame(id, false, &error.to_string())
+                    .map_err(|error| broken(&error.to_string()))?;
+                self.send(&state, frame, Vec::new());
+                return Ok(());
             }
         };
         state.calls += 1;
@@ -181,12 +211,34 @@ impl Talk {
         Ok(())
     }
 
+    /// From now on answers may be written by `shortcut`: what goes before them was written.
+    pub fn write_by(&self, shortcut: Shortcut) {
+        let mut state = self.lock();
+        if !state.closed {
+            state.shortcut = Some(shortcut);
+        }
+    }
+
     /// The host's answer to a call: JSON of the result (empty for `undefined`), or of `{ name, message }`. An answer to no pending
-    /// call, and any answer after the end, is ignored.
-    pub fn answer(&self, id: u32, ok: bool, json: &str) {
-        let place = self.lock().pending.remove(&id);
-        let Some(place) = place else { return };
-        let _ = self.send(id, ok, json, Some(place));
+    /// call, and any answer after the end, is ignored. With `more` it waits for the next one, and goes with it.
+    pub fn answer(&self, id: u32, ok: bool, json: &str, more: bool) {
+        let mut state = self.lock();
+        if let Some(place) = state.pending.remove(&id) {
+            let frame = answer_frame(id, ok, json).or_else(|error| {
+                let error = json!({ "name": "RangeError", "message": error.to_string() });
+                answer_frame(id, false, &error.to_string())
+            });
+            if let Ok(frame) = frame {
+                state.together.extend_from_slice(&frame);
+                state.together_places.push(place);
+            }
+        }
+        if more || state.together.is_empty() {
+            return;
+        }
+        let frames = std::mem::take(&mut state.together);
+        let places = std::mem::take(&mut state.together_places);
+        self.send(&state, frames, places);
     }
 
     /// The host has taken one yielded value.
@@ -196,28 +248,30 @@ impl Talk {
             return;
         }
         state.untaken -= 1;
-        drop(state);
-        let _ = self.outgoing.send(Outgoing { bytes: resume_frame(), _place: None });
+        self.send(&state, resume_frame(), Vec::new());
     }
 
     /// The call is settled: nothing more is heard or said.
     pub fn close(&self) {
         let mut state = self.lock();
-        state.closed = true;
-        state.pending.clear();
+        *state = State { closed: true, ..State::default() };
     }
 
-    fn send(
-        &self,
-        id: u32,
-        ok: bool,
-        json: &str,
-        place: Option<OwnedSemaphorePermit>,
-    ) -> Result<(), EncodeError> {
-        let bytes = answer_frame(id, ok, json)?;
-        // A worker that is gone needs no answer.
-        let _ = self.outgoing.send(Outgoing { bytes, _place: place });
-        Ok(())
+    /// Writes frames at once where there is room, or hands them, or what is left of them, to the writer. The caller's lock keeps them whole:
+    /// nobody else writes meanwhile.
+    fn send(&self, state: &State, mut bytes: Vec<u8>, places: Vec<OwnedSemaphorePermit>) {
+        if let Some(shortcut) = &state.shortcut
+            && self.unwritten.load(Ordering::Acquire) == 0
+        {
+            match shortcut.write(&bytes) {
+                Ok(count) if count == bytes.len() => return,
+                Ok(count) => drop(bytes.drain(..count)),
+                // A worker that is gone needs no answer.
+                Err(_) => return,
+            }
+        }
+        let unwritten = Unwritten::among(&self.unwritten);
+        let _ = self.outgoing.send(Outgoing { bytes, _places: places, _unwritten: unwritten });
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -304,9 +358,9 @@ mod tests {
             *heard.0.lock().unwrap(),
             [(EventKind::Call, r#"{"id":7,"name":"crm.find","args":{"a":1}}"#.to_owned())]
         );
-        talk.answer(8, true, "1");
-        talk.answer(7, true, "{\"b\":2}");
-        talk.answer(7, true, "again");
+        talk.answer(8, true, "1", false);
+        talk.answer(7, true, "{\"b\":2}", false);
+        talk.answer(7, true, "again", false);
         assert_eq!(text(&out.try_recv().unwrap()), r#"[7,true,{"b":2}]"#);
         assert!(out.try_recv().is_err(), "one call has one answer");
     }
@@ -316,7 +370,7 @@ mod tests {
         let (talk, mut out, _) = start(offer());
         talk.hear(call(1, "lookup")).unwrap();
         talk.hear(call(2, "lookup")).unwrap();
-        talk.answer(1, true, "");
+        talk.answer(1, true, "", false);
         talk.hear(call(3, "lookup")).unwrap();
         let answered = out.try_recv().unwrap();
         let refused = out.try_recv().unwrap();
@@ -328,11 +382,82 @@ mod tests {
     }
 
     #[test]
+    fn answers_that_come_together_go_together() {
+        let (talk, mut out, _) = start(offer());
+        talk.hear(call(1, "lookup")).unwrap();
+        talk.hear(call(2, "lookup")).unwrap();
+        talk.answer(1, true, "1", true);
+        assert!(out.try_recv().is_err(), "it waits for the next one");
+        talk.answer(9, true, "of no call", true);
+        talk.answer(2, true, "2", false);
+        let both = out.try_recv().unwrap();
+        let expected = [answer_frame(1, true, "1").unwrap(), answer_frame(2, true, "2").unwrap()].concat();
+        assert_eq!(both.bytes, expected);
+        assert!(out.try_recv().is_err());
+        talk.hear(call(3, "lookup")).unwrap();
+        assert!(text(&out.try_recv().unwrap()).contains("functionLimits.pending"), "their places are held");
+        drop(both);
+        talk.hear(call(4, "lookup")).unwrap();
+        talk.answer(4, true, "4", true);
+        talk.answer(5, true, "of no call", false);
+        assert_eq!(
+            text(&out.try_recv().unwrap()),
+            "[4,true,4]",
+            "the last one sends them, whatever it answers"
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn an_answer_takes_the_shortcut_only_behind_what_was_said_before() {
+        use std::io::Read;
+
+        use crate::process::Duplex;
+
+        let (ours, mut workers) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let ours = tokio::net::UnixStream::from_std(ours).unwrap();
+        let (talk, mut out, _) = start(Offer { max_pending: 3, ..offer() });
+        for id in 1..4 {
+            talk.hear(call(id, "lookup")).unwrap();
+        }
+        talk.answer(1, true, "1", false);
+        talk.write_by(ours.shortcut().unwrap());
+        talk.answer(2, true, "2", false);
+        let (first, second) = (out.try_recv().unwrap(), out.try_recv().unwrap());
+        assert_eq!((text(&first).as_str(), text(&second).as_str()), ("[1,true,1]", "[2,true,2]"));
+        drop((first, second));
+        talk.answer(3, true, "3", false);
+        assert!(out.try_recv().is_err(), "nothing waits, so it is written at once");
+        let frame = answer_frame(3, true, "3").unwrap();
+        let mut read = vec![0; frame.len()];
+        workers.read_exact(&mut read).unwrap();
+        assert_eq!(read, frame);
+
+        // What there is no room for goes the usual way, from the byte on at which it ended.
+        talk.hear(call(4, "lookup")).unwrap();
+        let large = format!("\"{}\"", "x".repeat(4 << 20));
+        talk.answer(4, true, &large, false);
+        let left = out.try_recv().unwrap();
+        let frame = answer_frame(4, true, &large).unwrap();
+        assert!(left.bytes.len() < frame.len(), "some of it was written");
+        let mut written = vec![0; frame.len() - left.bytes.len()];
+        workers.read_exact(&mut written).unwrap();
+        assert!([written, left.bytes.clone()].concat() == frame);
+        drop(left);
+
+        // Once the call is settled, nothing of it keeps the channel open.
+        talk.close();
+        drop(ours);
+        assert_eq!(workers.read(&mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
     fn calls_in_all_are_limited_and_a_flood_ends_the_call() {
         let (talk, mut out, _) = start(offer());
         for id in 0..4 {
             talk.hear(call(id, "lookup")).unwrap();
-            talk.answer(id, true, "1");
+            talk.answer(id, true, "1", false);
             drop(out.try_recv().unwrap());
         }
         for id in 10..14 {
@@ -382,7 +507,7 @@ mod tests {
         let (talk, mut out, heard) = start(offer());
         talk.hear(call(1, "lookup")).unwrap();
         talk.close();
-        talk.answer(1, true, "1");
+        talk.answer(1, true, "1", false);
         talk.hear(call(2, "lookup")).unwrap();
         talk.hear(Said::Yielded("1".into())).unwrap();
         talk.hear(Said::Progress("1".into())).unwrap();

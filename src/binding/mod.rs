@@ -172,10 +172,11 @@ impl BindingExecutor {
         Ok(())
     }
 
-    /// The answer of a host function that a call's function has called: JSON, or the JSON of `{ name, message }`.
+    /// The answer of a host function that a call's function has called: JSON, or the JSON of `{ name, message }`. With `more` it waits
+    /// for the next one.
     #[napi(catch_unwind)]
-    pub fn answer(&self, call_id: f64, id: u32, ok: bool, json: String) {
-        self.inner.answer(call_key(call_id), id, ok, &json);
+    pub fn answer(&self, call_id: f64, id: u32, ok: bool, json: String, more: bool) {
+        self.inner.answer(call_key(call_id), id, ok, &json, more);
     }
 
     /// One value that a call's function yielded was taken.

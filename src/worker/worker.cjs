@@ -34,7 +34,7 @@ const {
   writeSync,
 } = fs;
 const { O_CREAT, O_EXCL, O_NOFOLLOW = 0, O_NONBLOCK = 0, O_RDONLY, O_WRONLY } = fs.constants;
-const { min } = Math;
+const { max, min } = Math;
 const { wait } = Atomics;
 const idle = new Int32Array(new SharedArrayBuffer(4));
 const { createRequire } = Module;
@@ -49,7 +49,6 @@ const toText = String;
 
 const uncurry = Function.prototype.bind.bind(Function.prototype.call);
 const copy = uncurry(Buffer.prototype.copy);
-const partOf = uncurry(Buffer.prototype.subarray);
 const decode = uncurry(Buffer.prototype.toString);
 const encode = TextEncoder.prototype.encode.bind(new TextEncoder());
 const charCodeAt = uncurry(String.prototype.charCodeAt);
@@ -139,6 +138,8 @@ const UNPLACED = 36;
 const HEADER_BYTES = 5;
 /** What is read of the channel before it is asked for. Most jobs fit in, and are there after one call of the system's. */
 const AHEAD_BYTES = 16 * 1024;
+/** What is read at once of what the host says. */
+const HEARD_BYTES = 64 * 1024;
 /** As many characters as a frame's header has bytes: room for it in front of the payload. */
 const HEADER_ROOM = '\0\0\0\0\0';
 /** One text of a thrown value, UTF-16 units. */
@@ -938,7 +939,19 @@ let talk;
 /** Gives what the function gets beside its arguments, if the call offers something. */
 function beginTalk(offer) {
   if (offer === undefined) return undefined;
-  talk = { __proto__: null, offer, waiting: { __proto__: null }, pending: 0, nextId: 1, untaken: 0, room: undefined };
+  talk = {
+    __proto__: null,
+    offer,
+    waiting: { __proto__: null },
+    pending: 0,
+    nextId: 1,
+    untaken: 0,
+    room: undefined,
+    socket: undefined,
+    // What was read of a frame that is not whole yet: the first `heldBytes` of `held`.
+    held: Buffer.alloc(0),
+    heldBytes: 0,
+  };
   const given = {};
   if (offer.functions.length > 0) given.host = hostObject(offer.functions);
   if (offer.progress) given.progress = tellProgress;
@@ -1032,24 +1045,57 @@ function roomForYields() {
 function listenToHost() {
   if (talk.socket !== undefined) return talk.socket;
   const { Socket } = require('node:net');
-  const socket = new Socket({ fd: channel, readable: true, writable: false });
-  talk.held = Buffer.alloc(0);
-  socket.on('data', (chunk) => {
-    const held = talk.held.length === 0 ? chunk : Buffer.concat([talk.held, chunk]);
-    let at = 0;
-    while (held.length - at >= HEADER_BYTES) {
-      const length = held.readUInt32LE(at);
-      if (held.length - at - HEADER_BYTES < length) break;
-      heardFromHost(held[at + 4], decode(held, 'utf8', at + HEADER_BYTES, at + HEADER_BYTES + length));
-      at += HEADER_BYTES + length;
-    }
-    talk.held = held.subarray(at);
-    if (talk.pending === 0 && talk.room === undefined) socket.unref();
-  });
+  // One buffer for every read, and no stream's machinery between: a round trip is mostly made of such costs.
+  const onread = { __proto__: null, buffer: Buffer.allocUnsafeSlow(HEARD_BYTES), callback: takeIn };
+  const socket = new Socket({ fd: channel, readable: true, writable: false, onread });
   // The host is gone, and this process with it before long.
   socket.on('error', () => {});
   talk.socket = socket;
   return socket;
+}
+
+/** Takes the frames out of the first `count` bytes of `chunk`, which is written over after that. */
+function takeIn(count, chunk) {
+  if (talk.heldBytes > 0) {
+    hold(chunk, 0, count);
+    const { held, heldBytes } = talk;
+    const at = takeFrames(held, heldBytes);
+    copy(held, held, 0, at, heldBytes);
+    talk.heldBytes = heldBytes - at;
+  } else {
+    hold(chunk, takeFrames(chunk, count), count);
+  }
+  if (talk.pending === 0 && talk.room === undefined) talk.socket.unref();
+}
+
+/** Takes the whole frames among the first `end` bytes; where the next one begins. */
+function takeFrames(bytes, end) {
+  let at = 0;
+  while (end - at >= HEADER_BYTES) {
+    const length = lengthAt(bytes, at);
+    const next = at + HEADER_BYTES + length;
+    if (next > end) break;
+    heardFromHost(bytes[at + 4], decode(bytes, 'utf8', at + HEADER_BYTES, next));
+    at = next;
+  }
+  return at;
+}
+
+/** Keeps bytes until the rest of their frame is there. */
+function hold(bytes, from, to) {
+  const { held, heldBytes } = talk;
+  const needed = heldBytes + to - from;
+  if (needed > held.length) {
+    // Twice as much each time: a long frame is then not copied for every piece of it that comes.
+    talk.held = Buffer.allocUnsafeSlow(max(needed, 2 * held.length));
+    copy(held, talk.held, 0, 0, heldBytes);
+  }
+  copy(bytes, talk.held, heldBytes, from, to);
+  talk.heldBytes = needed;
+}
+
+function lengthAt(bytes, at) {
+  return bytes[at] + bytes[at + 1] * 0x100 + bytes[at + 2] * 0x10000 + bytes[at + 3] * 0x1000000;
 }
 
 function heardFromHost(type, payload) {
@@ -1223,7 +1269,7 @@ function nextWanted() {
   for (;;) {
     const header = takeLate(HEADER_BYTES);
     if (header === undefined) return undefined;
-    const length = header[0] + header[1] * 0x100 + header[2] * 0x10000 + header[3] * 0x1000000;
+    const length = lengthAt(header, 0);
     const payload = takeLate(length);
     if (payload === undefined) return undefined;
     if (header[4] === WANT) return decode(payload, 'utf8', 0, length);
@@ -1232,11 +1278,12 @@ function nextWanted() {
 
 /** As `take`, behind what was read while the function waited for the host. */
 function takeLate(length) {
-  const held = talk?.held;
-  if (held === undefined || held.length === 0) return take(length);
+  if (talk === undefined || talk.heldBytes === 0) return take(length);
+  const { held, heldBytes } = talk;
   const bytes = Buffer.allocUnsafe(length);
-  const count = copy(held, bytes, 0, 0, min(held.length, length));
-  talk.held = partOf(held, count);
+  const count = copy(held, bytes, 0, 0, min(heldBytes, length));
+  copy(held, held, 0, count, heldBytes);
+  talk.heldBytes = heldBytes - count;
   if (count === length) return bytes;
   const rest = take(length - count);
   if (rest === undefined) return undefined;

@@ -256,6 +256,30 @@ describe('spans', LIMIT, () => {
     assert.equal(found['sandbox.queue'].status.code, SpanStatusCode.UNSET);
   });
 
+  test('nothing that a call is given, and nothing that its function says, is in any span', async () => {
+    const secret = 'secret-of-one-call-7d1f';
+    const given = {
+      env: { TRACED_SECRET: secret },
+      files: { 'in/secret.txt': secret },
+      functions: { lookup: (text) => text, fails: () => Promise.reject(new Error(secret)) },
+      onProgress() {},
+    };
+    const code = (end) => `async (a, { host, progress }) => {
+      const it = process.env.TRACED_SECRET;
+      console.log(it);
+      progress({ message: it });
+      await host.lookup(it);
+      await host.fails().catch(() => {});
+      ${end} }`;
+    assert.equal(await run(code('return it;'), {}, given), secret);
+    await rejection(run(code('throw Object.assign(new Error(it), { field: it });'), {}, given));
+    await until(() => exporter.getFinishedSpans().length >= 10, 10_000, '10 spans');
+    for (const { name: of, attributes, events, links, status, resource } of exporter.getFinishedSpans()) {
+      const told = JSON.stringify([of, attributes, events, links, status, resource.attributes]);
+      assert.ok(!told.includes(secret), told);
+    }
+  });
+
   test('what a provider does is below the call', { skip: !LINUX }, async () => {
     let active;
     const create = (request) => {

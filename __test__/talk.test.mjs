@@ -1,6 +1,7 @@
 // What a call may give its function, and what the function may say before its result: host functions, progress, variables, limits.
 
 import assert from 'node:assert/strict';
+import { createRequire } from 'node:module';
 import { after, before, describe, test } from 'node:test';
 import { localFolders } from '../examples/local-folder-provider.mjs';
 import { ownWorld, RUNGS, rejection, surface, tool } from './helpers.mjs';
@@ -212,6 +213,39 @@ for (const start of RUNGS) {
     });
   });
 }
+
+test('when no call talks with its host any more, the host is not watched any more', {
+  ...LIMIT,
+  skip: Number.parseInt(process.versions.node, 10) >= 24 && 'costs nothing there',
+}, async () => {
+  const { outerCall } = createRequire(import.meta.url)('../lib/talk.js');
+  const factory = new (surface().SandboxExecutorFactory)();
+  let end;
+  const ended = new Promise((resolve) => {
+    end = resolve;
+  });
+  const seen = [];
+  let late;
+  const one = (functions) =>
+    factory.executeFunctionTool('talk', {}, tool('async (a, { host }) => host.one()'), { functions });
+  const inner = () => one({ one: () => void seen.push(outerCall()) });
+  const outer = async () => {
+    late = ended.then(() => outerCall());
+    seen.push(outerCall());
+    await inner();
+    seen.push(outerCall());
+  };
+  await one({ one: outer });
+  end();
+  assert.equal(seen.length, 3);
+  assert.notEqual(seen[0], undefined);
+  assert.notEqual(seen[1], seen[0], 'the inner call has its own');
+  assert.equal(seen[2], seen[0], 'the end of the inner one leaves the outer one alone');
+  assert.equal(await late, undefined);
+  await one({ one: () => void seen.push(outerCall()) });
+  assert.notEqual(seen[3], undefined, 'and the next one is known again');
+  await factory.cleanup();
+});
 
 describe('what is wrong with the options of a call', LIMIT, () => {
   const call = (options, sandbox) =>

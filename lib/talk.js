@@ -32,6 +32,8 @@ const LIMITS = {
 
 /** The call whose host function is running, in everything that such a function starts. */
 const running = new AsyncLocalStorage();
+/** Conversations that go on. */
+let conversations = 0;
 
 /**
  * What a call offers its function, from the options of the call; `undefined` where it offers nothing.
@@ -156,10 +158,16 @@ class Talk {
     this.#core = core;
     this.#callId = callId;
     this.#name = nameOf(callId);
+    conversations += 1;
   }
 
   /** The call is settled: its functions hear of it, and what they answer is dropped. */
   end() {
+    if (this.#core !== undefined) {
+      conversations -= 1;
+      // Before Node 24 it would go on making each `await` of the host several times as dear.
+      if (conversations === 0) running.disable();
+    }
     this.#core = undefined;
     // Listeners of the signal are the host's, and what they throw must not end it.
     quietly(() => this.#aborter.abort(new Error('the function call that called this function has ended')));

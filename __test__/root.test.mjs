@@ -35,8 +35,17 @@ const shell = (script, program = '/bin/sh') =>
 const PACKAGES = {
   'field-wasm': { '1.0.0': { 'index.js': 'exports.own = {};', 'core.wasm': 'wasm' } },
   '@scope/inner': { '1.0.0': { 'index.js': 'module.exports = 5' } },
+  'field-temp': {
+    '1.0.0': { 'index.js': "exports.write = () => require('node:fs').writeFileSync('/tmp/field', 'x');" },
+  },
+  'field-pty': {
+    '1.0.0': {
+      'index.js': "exports.open = () => require('node:fs').closeSync(require('node:fs').openSync('/dev/ptmx', 'r+'));",
+    },
+  },
 };
 const dependencies = { 'field-wasm': '1.0.0', '@scope/inner': '1.0.0' };
+const terminalPackage = { 'field-pty': '1.0.0' };
 
 let registry;
 /** Whether a process of its own has a root of its own. */
@@ -80,6 +89,91 @@ for (const start of LINUX ? RUNGS : []) {
     }
     const at = Array.from({ length: 4 }, () => call(start, code, { name: 'same', wait: 300 }));
     for (const found of await Promise.all(at)) assert.deepEqual(found, [false, 'xy\n', true, true]);
+  });
+
+  test(
+    `${start}: a function with packages that names /tmp, or is given it, has it for itself as well`,
+    options,
+    async () => {
+      const named = `async ({ name, wait }) => {
+      const fs = require('node:fs');
+      const before = fs.existsSync('/tmp/' + name);
+      fs.writeFileSync('/tmp/' + name, 'x', { flag: 'a' });
+      if (wait) await new Promise((done) => setTimeout(done, wait));
+      return [before, fs.readFileSync('/tmp/' + name, 'utf8'), require('@scope/inner')];
+    }`;
+      const given = `async ({ file }) => {
+      const fs = require('node:fs');
+      fs.writeFileSync(file, 'x', { flag: 'a' });
+      return [fs.readFileSync(require('node:os').tmpdir() + '/' + require('node:path').basename(file), 'utf8'), require('@scope/inner')];
+    }`;
+      const over = { dependencies };
+      await call(start, named, { name: 'warm' }, over).catch(() => {});
+      if (!isRooted()) return;
+      for (let round = 0; round < 2; round++) {
+        assert.deepEqual(await call(start, named, { name: 'one' }, over), [false, 'x', 5]);
+        assert.deepEqual(await call(start, given, { file: '/tmp/one' }, over), ['x', 5]);
+      }
+      const at = Array.from({ length: 3 }, () => call(start, named, { name: 'same', wait: 300 }, over));
+      for (const found of await Promise.all(at)) assert.deepEqual(found, [false, 'x', 5]);
+    }
+  );
+
+  test(`${start}: a function whose package names /tmp has it from its second such call on`, options, async () => {
+    const code = `async () => { require('field-temp').write(); return 'written'; }`;
+    const over = { dependencies: { 'field-temp': '1.0.0' } };
+    await call(start, code, {}, over).catch(() => {});
+    if (!isRooted()) return;
+    const outcomes = [];
+    for (let round = 0; round < 5; round++) {
+      outcomes.push(await call(start, code, {}, over).catch((error) => error.message));
+    }
+    const refused = outcomes.filter((outcome) => outcome !== 'written');
+    assert.ok(refused.length <= 1, JSON.stringify(outcomes));
+    for (const message of refused) assert.match(message, /EROFS.*\/tmp\/field/);
+    assert.equal(outcomes.at(-1), 'written');
+  });
+
+  test(`${start}: shared memory is the call's own, with packages too`, options, async () => {
+    const code = `async () => {
+      const fs = require('node:fs');
+      const before = fs.readdirSync('/dev/shm').filter((name) => name === 'sem.field');
+      fs.writeFileSync('/dev/shm/sem.field', 'x');
+      return [before, fs.readFileSync('/dev/shm/sem.field', 'utf8')];
+    }`;
+    for (const over of [{}, { dependencies }]) {
+      await call(start, code, {}, over).catch(() => {});
+      if (!isRooted()) return;
+      assert.deepEqual(await call(start, code, {}, over), [[], 'x']);
+    }
+    if (!has('python3')) return;
+    const python =
+      'from multiprocessing import Process, Lock, Value\nv = Value("i", 1)\nl = Lock()\ndef add():\n  with l: v.value += 1\np = Process(target=add)\np.start()\np.join()\nprint(v.value)';
+    const run = `async ({ python }) => require('node:child_process').execFileSync('python3', ['-c', python], { encoding: 'utf8' }).trim()`;
+    assert.equal(await call(start, run, { python }), '2');
+  });
+
+  test(`${start}: there are no local sockets, not in the call's own folders either, but pairs`, options, async () => {
+    const code = `async () => {
+      const net = require('node:net');
+      const { fork } = require('node:child_process');
+      const refused = await new Promise((done) => net.createServer().on('error', (error) => done(error.code)).listen('./own', () => done('open')));
+      require('node:fs').writeFileSync('child.cjs', "process.on('message', (text) => process.send(text + '!', () => process.disconnect()))");
+      const child = fork('./child.cjs');
+      const said = await new Promise((done, fail) => child.on('message', done).on('error', fail).send('heard'));
+      return [refused, said];
+    }`;
+    const { tier } = await isolationReport();
+    const [refused, said] = await call(start, code);
+    if (tier !== 'base') assert.equal(refused, 'EPERM');
+    assert.equal(said, 'heard!');
+  });
+
+  test(`${start}: a package that opens terminals finds them`, options, async () => {
+    const code = `async () => { require('field-pty').open(); return 'opened'; }`;
+    const over = { dependencies: terminalPackage };
+    const found = await call(start, code, {}, over).catch((error) => error.message);
+    if (isRooted()) assert.equal(found, 'opened');
   });
 
   test(`${start}: what is written to /tmp counts as what the call writes`, options, async () => {

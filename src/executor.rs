@@ -39,7 +39,7 @@ use crate::{
     process::ExitStatus,
     queue::{self, Acquire, Permit, Vcpus},
     redact::Redactor,
-    source::{self, CodeKey, Flags, Prepared, Runtime, Use},
+    source::{self, CodeKey, Flags, Prepared, Runtime, Use, own_root},
     start::{Breed, HomeStore, Ladder as _, Rung, Verdict, Worker, WorkerSpec},
     store::{RunFolder, Store},
     supervise::{self, Aside, Cancel, Canceller, OutputSink, RunLimits, RunReport},
@@ -563,6 +563,19 @@ async fn check_files(request: &Request, kind: source::Kind) -> Result<Option<Col
     checked.await.unwrap_or_else(|_| Err(internal_failure()))
 }
 
+/// Whether the call needs what workers of a tree's zygote do not have.
+fn wants_own_root(request: &Request, prepared: &Prepared, args_json: Option<&str>) -> bool {
+    // Without packages every worker has it.
+    let mut packages = request.dependencies.keys();
+    packages.len() > 0
+        && (prepared.names_own_root
+            || packages.any(|name| own_root::opens_terminals(name))
+            || args_json
+                .into_iter()
+                .chain(request.env.values().map(String::as_str))
+                .any(own_root::names_place))
+}
+
 fn internal_failure() -> SandboxError {
     SandboxError::new(
         Code::StartFailed,
@@ -734,6 +747,8 @@ struct Running {
     connections: Connections,
     run: RunFolder,
     lease: Lease<Sandbox>,
+    /// Whether another worker would have what one of a tree's zygote does not.
+    could_be_rooted: bool,
     permit: Permit,
 }
 
@@ -913,7 +928,10 @@ impl Setup {
         state.start()?;
         state.story.step(Step::Start, None, Some(lease.reused()));
         let breed = self.breed_of(request).await?;
-        let starting = self.worker(request, Arc::clone(&breed), &prepared.packages, &lease);
+        let could_be_rooted = !request.dependencies.is_empty() && breed.shield.forked_workers_have_own_root();
+        let loads_itself = request.network.is_some()
+            || could_be_rooted && wants_own_root(request, &prepared, args_json.as_deref());
+        let starting = self.worker(request, Arc::clone(&breed), &prepared.packages, loads_itself, &lease);
         let (worker, run) = state.unless_cancelled(Phase::Start, starting).await??;
         let mut job = self.job(request, &breed, &prepared, args_json, &lease, &run);
         job.collect = collect.as_ref().map(Collect::roots);
@@ -930,7 +948,7 @@ impl Setup {
         if let Some(key) = &code_key {
             job.code_cache = self.code_cache(key, worker.rung, &job, &lease).await?;
         }
-        Ok((worker, Running { job, collect, code_key, connections, run, lease, permit }))
+        Ok((worker, Running { job, collect, code_key, connections, run, lease, could_be_rooted, permit }))
     }
 
     /// Names what V8's code cache of a text is good for; nothing for what is compiled in no time.
@@ -1106,6 +1124,7 @@ impl Setup {
         request: &Request,
         breed: Arc<Breed>,
         packages: &[String],
+        loads_itself: bool,
         sandbox: &Sandbox,
     ) -> Result<(Worker, RunFolder), SandboxError> {
         let mut spec = self.spec(breed, &request.dependencies, Arc::clone(&request.tool_id), sandbox);
@@ -1113,7 +1132,7 @@ impl Setup {
             self.host.compile_soon(&spec, &sandbox.tree);
         }
         spec.packages.retain(|name| packages.contains(name));
-        spec.loads_itself = request.network.is_some();
+        spec.loads_itself = loads_itself;
         let mut worker = self.host.ladder().start(spec).await.map_err(|error| {
             tracing::error!(
                 target: NATIVE,
@@ -1180,7 +1199,7 @@ impl Setup {
         state: &CallState,
         settle: oneshot::Sender<Answer>,
     ) {
-        let Running { job, collect, code_key, connections, run, lease, permit } = running;
+        let Running { job, collect, code_key, connections, run, lease, could_be_rooted, permit } = running;
         let given = code_key.filter(|_| job.code_cache.is_some());
         let rung = worker.rung;
         state.story.step(Step::Run, Some(rung), None);
@@ -1224,7 +1243,9 @@ impl Setup {
         if let Some((key, accepted)) = given.zip(report.took_cache) {
             self.host.compiled().judged(&key, accepted);
         }
-        self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict(&report));
+        let store = could_be_rooted.then(|| lease.store.root().to_string_lossy());
+        let verdict = verdict(&report, store.as_deref());
+        self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict);
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
         drop(connections);
         drop(run); // removed in the background
@@ -1404,7 +1425,8 @@ impl OutputSink for Output {
 }
 
 /// What a run says about the rung that its worker came from.
-fn verdict(report: &RunReport) -> Verdict {
+/// `store` is the folder of the store, if another worker would have a root to itself.
+fn verdict(report: &RunReport, store: Option<&str>) -> Verdict {
     let fatal = match report.exit {
         ExitStatus::Signal(signal) => {
             matches!(
@@ -1414,7 +1436,15 @@ fn verdict(report: &RunReport) -> Verdict {
         }
         ExitStatus::Code(_) | ExitStatus::Lost => false,
     };
+    let is_unrooted = || {
+        report
+            .thrown
+            .as_deref()
+            .zip(store)
+            .is_some_and(|(message, store)| own_root::is_refused(message, store))
+    };
     match report.failure {
+        Some(Code::ToolError) if is_unrooted() => Verdict::Unrooted,
         Some(Code::StartFailed) => Verdict::Crashed,
         Some(Code::Killed) if fatal => Verdict::Crashed,
         _ => Verdict::Sound,

@@ -179,6 +179,8 @@ pub trait OutputSink: Send {
 pub struct RunReport {
     /// The code of the error that the call was settled with, if it was one.
     pub failure: Option<Code>,
+    /// The text of the error, if the function threw it.
+    pub thrown: Option<String>,
     /// How the main process ended.
     pub exit: ExitStatus,
     /// stdout, stderr and the result's JSON text together, as far as they were read.
@@ -258,6 +260,7 @@ pub async fn supervise(
         settle: Some(settle),
         cancel,
         failure: None,
+        thrown: None,
         settled: None,
         lingered: false,
         orphans_killed: false,
@@ -389,6 +392,7 @@ struct Run {
     settle: Option<oneshot::Sender<Outcome>>,
     cancel: Cancel,
     failure: Option<Code>,
+    thrown: Option<String>,
     settled: Option<Instant>,
     lingered: bool,
     /// Whether what a dead main process left was killed while its pipes are read.
@@ -710,7 +714,10 @@ impl Run {
             peak: &self.aside.peak,
         };
         let outcome = outcome.map_err(|error| breach::of_thrown(error, &own));
-        self.failure = outcome.as_ref().err().map(|error| error.code);
+        if let Err(error) = &outcome {
+            self.failure = Some(error.code);
+            self.thrown = (error.code == Code::ToolError).then(|| error.message.clone());
+        }
         // What is left of the call needs no worker kept ready.
         self.process.release();
         let outcome = outcome.map_err(|error| SandboxError {
@@ -757,6 +764,7 @@ impl Run {
         let state = self.process.state();
         RunReport {
             failure: self.failure,
+            thrown: self.thrown,
             exit: state.exit.or(self.exit).unwrap_or(ExitStatus::Lost),
             bytes: self.captured.bytes,
             cpu_us: state.cpu_us,
@@ -1105,6 +1113,7 @@ mod tests {
         let report = fake.report().await;
         let expected = RunReport {
             failure: None,
+            thrown: None,
             exit: ExitStatus::Code(0),
             bytes: 8,
             cpu_us: 7,

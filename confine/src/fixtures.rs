@@ -25,13 +25,15 @@ const TEMP: &CStr = c"/tmp";
 const TERMINALS: &CStr = c"/dev/pts";
 
 /// What a root has beside what is mounted: who opens one of the first four gets what the process itself has open.
-const LINKS: [(&CStr, &CStr); 6] = [
+const LINKS: [(&CStr, &CStr); 7] = [
     (c"/dev/fd", c"/proc/self/fd"),
     (c"/dev/stdin", c"/proc/self/fd/0"),
     (c"/dev/stdout", c"/proc/self/fd/1"),
     (c"/dev/stderr", c"/proc/self/fd/2"),
     (c"/dev/ptmx", c"pts/ptmx"),
     (c"/var/tmp", TEMP),
+    // Where `shm_open(3)` and `sem_open(3)` keep theirs.
+    (c"/dev/shm", TEMP),
 ];
 
 /// Room for two files of the lists.

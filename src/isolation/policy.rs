@@ -433,7 +433,8 @@ impl Policy {
         self.offered.pids && self.has_root()
     }
 
-    fn has_worker_pids(&self) -> bool {
+    /// Whether workers that a base zygote forks have a root of their own, as those have that are started.
+    pub(super) fn has_worker_pids(&self) -> bool {
         self.offered.worker_pids && self.has_pids()
     }
 

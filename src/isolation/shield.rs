@@ -166,6 +166,11 @@ impl Shield {
         self.clone()
     }
 
+    /// None has.
+    pub fn forked_workers_have_own_root(&self) -> bool {
+        false
+    }
+
     /// Nothing is confined, so nothing is ignored.
     pub fn ignores_modes(&self, _: Option<u32>, _: &NpmPlaces) -> bool {
         false
@@ -258,6 +263,11 @@ impl Shield {
     /// Whether a worker that a base zygote forks makes its run folder itself.
     pub fn forked_workers_make_run_folders(&self) -> bool {
         self.policy.as_ref().is_some_and(Policy::forked_workers_make_run_folders)
+    }
+
+    /// Whether a worker that a base zygote forks has a root to itself, which one of a tree's zygote never has.
+    pub fn forked_workers_have_own_root(&self) -> bool {
+        self.policy.as_ref().is_some_and(Policy::has_worker_pids)
     }
 
     /// Whether a zygote of a tree has places of its own, in memory, for the run folders of its workers.

@@ -60,6 +60,7 @@ mod facts;
 mod hint;
 mod named;
 mod nesting;
+pub mod own_root;
 mod parse;
 mod typescript;
 mod using;
@@ -152,6 +153,8 @@ pub struct Prepared {
     pub imports: Vec<Import>,
     /// Names `code`, where compiling it takes so long that V8's code cache is worth it.
     pub code_digest: Option<CodeDigest>,
+    /// Whether the user's text names what only a worker with a root to itself has.
+    pub names_own_root: bool,
 }
 
 /// A package that the code cannot do without.
@@ -326,6 +329,7 @@ fn read_as(
             packages: tree.facts.packages(),
             imports: imports(&tree, &tree.facts),
             code_digest: None,
+            names_own_root: false,
         }
     } else {
         typescript::transform(allocator, text, &tree, &wrapped).map_err(|fault| (text.len(), fault))?
@@ -333,7 +337,8 @@ fn read_as(
     match parse::last_look(allocator, &prepared.code, prepared.kind) {
         Ok(comment) => {
             prepared.code.push_str(&comment);
-            Ok(Prepared { code_digest: code_cache::digest(&prepared), ..prepared })
+            let names_own_root = own_root::names_place(text);
+            Ok(Prepared { code_digest: code_cache::digest(&prepared), names_own_root, ..prepared })
         }
         Err(error) => {
             let place = prepared.source_map.is_none().then(|| error.labels.first()).flatten();

@@ -80,6 +80,7 @@ pub(super) fn transform(
         packages: facts.packages(),
         imports: imports(tree, &facts),
         code_digest: None,
+        names_own_root: false,
     })
 }
 

@@ -46,8 +46,10 @@ enum Suspicion {
     Open,
     /// It does not crash in a booted one: it gets no forked one again.
     Demoted,
-    /// It crashes anyway.
+    /// It crashes anyway, or fails for want of a root to itself with one.
     Cleared,
+    /// It failed for want of what a worker of a tree's zygote does not have: it gets one of the base's.
+    Unrooted,
 }
 
 impl RungLadder {
@@ -89,7 +91,8 @@ impl RungLadder {
         Vec::new()
     }
 
-    async fn climb(&self, spec: WorkerSpec) -> Result<Worker, StartError> {
+    async fn climb(&self, mut spec: WorkerSpec) -> Result<Worker, StartError> {
+        spec.loads_itself |= self.suspicion(&spec) == Some(Suspicion::Unrooted);
         match spec.forced {
             Some(Rung::Spawn) => self.spawn(&spec).await,
             Some(Rung::Standby) => self.standby.take(&spec).await,
@@ -190,14 +193,17 @@ impl RungLadder {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_suspect(&self, spec: &WorkerSpec) -> bool {
+    fn suspicion(&self, spec: &WorkerSpec) -> Option<Suspicion> {
         let suspects = self.suspects();
         // The look-up of an owned pair costs a clone of a path; almost always there is nothing to look up.
-        !suspects.is_empty()
-            && matches!(
-                suspects.get(&(spec.tree.to_path_buf(), Arc::clone(&spec.tool_id))),
-                Some(Suspicion::Open | Suspicion::Demoted)
-            )
+        if suspects.is_empty() {
+            return None;
+        }
+        suspects.get(&(spec.tree.to_path_buf(), Arc::clone(&spec.tool_id))).copied()
+    }
+
+    fn is_suspect(&self, spec: &WorkerSpec) -> bool {
+        matches!(self.suspicion(spec), Some(Suspicion::Open | Suspicion::Demoted))
     }
 }
 
@@ -217,7 +223,16 @@ impl Ladder for RungLadder {
         let suspect = (tree.to_path_buf(), Arc::clone(tool_id));
         let new = match (rung, verdict, suspects.get(&suspect)) {
             (Rung::Zygote, Verdict::Crashed, None) => Suspicion::Open,
-            (Rung::Standby | Rung::Spawn, Verdict::Crashed, Some(Suspicion::Open)) => Suspicion::Cleared,
+            (Rung::Standby | Rung::Spawn, Verdict::Crashed, Some(Suspicion::Open))
+            | (Rung::Zygote, Verdict::Unrooted, Some(Suspicion::Unrooted)) => Suspicion::Cleared,
+            (Rung::Zygote, Verdict::Unrooted, None) => {
+                tracing::warn!(
+                    target: NATIVE,
+                    toolId = &**tool_id,
+                    "A function failed because /tmp, shared memory or a terminal, which its text does not name, is not its own; its next calls get one, and load their packages themselves"
+                );
+                Suspicion::Unrooted
+            }
             (Rung::Standby | Rung::Spawn, Verdict::Sound, Some(Suspicion::Open)) => {
                 tracing::warn!(
                     target: NATIVE,

@@ -137,7 +137,7 @@ pub struct WorkerSpec {
     /// The tool, for what is learnt of it.
     pub tool_id: Arc<str>,
     /// The worker loads packages itself, after it is known whose call it serves: what a zygote has opened for them was opened under wider
-    /// rules than the call's.
+    /// rules than the call's, and its workers share a root, which has no `/tmp` and no terminals for one call alone.
     pub loads_itself: bool,
     /// Only this rung will do.
     pub forced: Option<Rung>,
@@ -189,6 +189,8 @@ pub enum Verdict {
     Sound,
     /// It died of a signal of its own making, or before the function was called.
     Crashed,
+    /// It failed for want of what only a worker with a root to itself has.
+    Unrooted,
 }
 
 /// What is kept ready for calls to come, counted.

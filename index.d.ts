@@ -359,7 +359,7 @@ export interface CallOptions {
    * Variables of this call, over those of the executor. For secrets: they travel on the call's own channel, reach no other call, no zygote
    * and no command line, and values of eight characters and more are replaced by `[redacted]` in the error, its tails and the log. That is a
    * help, no promise: a function can print a secret in another form. `TMPDIR`, `TMP` and `TEMP` are the call's own. At most 256 KiB in
-   * all. A provider's function gets them with its job, in a file that is removed before it begins.
+   * all. A package that reads one of them while it is loaded finds the call's: such a call loads its packages itself. A provider's function gets them with its job, in a file that is removed before it begins.
    */
   env?: Record<string, string>;
   /**
@@ -992,7 +992,7 @@ export interface ExecutorMetrics {
   };
   /**
    * Packages that calls load themselves, because a zygote cannot or must not, and why. A package that takes something at load that differs from
-   * call to call (random bytes, the time, its process id, its folders) is one of them. Absent when the options are bad.
+   * call to call (random bytes, the time, its process id, its folders) is one of them. At most 256. Absent when the options are bad.
    */
   notPreloaded?: Array<{ packages: string[]; reason: string }>;
   /** Connections, look-ups and the like that rules of `network` refused. Counter. Absent when the options are bad. */

@@ -234,13 +234,16 @@ test("no function gets at the zygote's own functions through process.dlopen", { 
 
 /** What the library stands in front of, as packages that take them at load are noticed, and memory is placed by it. */
 const ANSWERED = [
+  'access',
   'arc4random',
   'arc4random_buf',
   'arc4random_uniform',
   'clock_gettime',
   'fopen',
   'fopen64',
+  'getcwd',
   'getentropy',
+  'getenv',
   'getrandom',
   'gettimeofday',
   'mmap',
@@ -249,6 +252,12 @@ const ANSWERED = [
   'open64',
   'openat',
   'openat64',
+  'opendir',
+  'readlink',
+  'realpath',
+  'scandir',
+  'scandir64',
+  'statx',
   'syscall',
   'time',
 ];

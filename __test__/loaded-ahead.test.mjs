@@ -92,6 +92,102 @@ const TAKEN = {
     comes: TRUE,
   },
   child: { take: "require('child_process').spawnSync('true').status", comes: CONSTANT },
+  'bytes-called-back': {
+    take: "new Promise((done) => require('crypto').randomBytes(8, (_, bytes) => done(bytes.toString('hex'))))",
+    comes: DIFFERS,
+  },
+  'web-key': {
+    take: "crypto.subtle.generateKey({ name: 'AES-GCM', length: 128 }, true, ['encrypt']).then((key) => crypto.subtle.exportKey('jwk', key)).then(({ k }) => k)",
+    comes: DIFFERS,
+  },
+  'address-of-a-blob': { take: "URL.createObjectURL(new Blob(['a']))", comes: DIFFERS },
+  database: {
+    take: "(({ DatabaseSync }) => new DatabaseSync(':memory:').prepare('select hex(randomblob(8)) as it').get().it)(require('node:sqlite'))",
+    comes: DIFFERS,
+  },
+  'generator-of-a-database': {
+    take: "(({ DatabaseSync }) => { const it = new DatabaseSync(':memory:').prepare('select hex(randomblob(8)) as it'); it.get(); return it; })(require('node:sqlite'))",
+    see: 'it.get().it',
+    comes: DIFFERS,
+  },
+  'bytes-of-wasi': {
+    take: "(() => { const wasi = new (require('node:wasi').WASI)({ version: 'preview1' }); const memory = new WebAssembly.Memory({ initial: 1 }); wasi.finalizeBindings ? wasi.finalizeBindings({ exports: { memory } }) : wasi.initialize({ exports: { memory } }); wasi.wasiImport.random_get(0, 8); return Buffer.from(memory.buffer, 0, 8).toString('hex'); })()",
+    comes: DIFFERS,
+  },
+  'clock-of-a-context': {
+    take: "require('vm').runInNewContext('Date.now()')",
+    see: 'Date.now() - it < 60_000',
+    comes: TRUE,
+  },
+  'text-of-the-date': { take: 'Date()', see: 'Date.now() - Date.parse(it) < 60_000', comes: TRUE },
+  'formatted-time': {
+    take: "new Intl.DateTimeFormat('en', { hour: 'numeric', minute: 'numeric', second: 'numeric', fractionalSecondDigits: 3 }).format()",
+    comes: DIFFERS,
+  },
+  temporal: { take: 'String(globalThis.Temporal?.Now.instant() ?? process.hrtime.bigint())', comes: DIFFERS },
+  'time-of-an-event': { take: "new Event('a').timeStamp", see: 'it >= 0 && it <= performance.now()', comes: TRUE },
+  'time-of-a-mark': { take: "performance.mark('a').startTime", see: 'it >= 0 && it <= performance.now()', comes: TRUE },
+  'date-of-a-file': {
+    take: "new (require('buffer').File)([], 'a').lastModified",
+    see: 'Date.now() - it < 60_000',
+    comes: TRUE,
+  },
+  'signal-with-an-end': {
+    take: 'AbortSignal.timeout(20)',
+    see: 'new Promise((done) => setTimeout(() => done(it.aborted), 60))',
+    comes: TRUE,
+  },
+  'folder-of-its-own': {
+    take: "require('fs').mkdtempSync(require('path').join(require('os').tmpdir(), 'a-'))",
+    see: "require('fs').existsSync(it)",
+    comes: TRUE,
+  },
+  'real-directory': {
+    take: "require('fs').realpathSync.native('.')",
+    see: "it === require('fs').realpathSync.native('.')",
+    comes: TRUE,
+  },
+  'inode-of-the-directory': {
+    take: "require('fs').statSync('.').ino",
+    see: "it === require('fs').statSync('.').ino",
+    comes: TRUE,
+  },
+  'relative-file': { take: "require('fs').existsSync('of-the-call')", comes: TRUE },
+  'relative-text': {
+    take: "(() => { try { return require('fs').readFileSync('of-the-call', 'utf8') === 'x'; } catch { return false; } })()",
+    comes: TRUE,
+  },
+  'relative-list': {
+    take: "(() => { try { return require('fs').readdirSync('.').includes('of-the-call'); } catch { return false; } })()",
+    comes: TRUE,
+  },
+  'link-of-the-process': {
+    take: "require('fs').readlinkSync('/proc/self')",
+    see: "it === require('fs').readlinkSync('/proc/self')",
+    comes: TRUE,
+  },
+  'link-of-the-directory': {
+    take: "(() => { try { return require('fs').readlinkSync('/proc/self/cwd') } catch (e) { return e.code; } })()",
+    see: "it === (() => { try { return require('fs').readlinkSync('/proc/self/cwd') } catch (e) { return e.code; } })()",
+    comes: TRUE,
+  },
+  user: {
+    take: '[process.getuid(), process.getegid(), process.getgroups()].join()',
+    see: 'it === [process.getuid(), process.getegid(), process.getgroups()].join()',
+    comes: TRUE,
+    fit: true,
+  },
+  title: { take: 'process.title', comes: CONSTANT, fit: true },
+  streams: { take: 'process.stdout', see: 'it === process.stdout', comes: TRUE, fit: true },
+  terminal: { take: '[process.stdout.isTTY, process.stdin.isTTY].join()', comes: CONSTANT, fit: true },
+  'main-module': { take: 'process.mainModule?.filename', see: 'it === process.mainModule?.filename', comes: TRUE },
+  'paths-of-main': { take: 'require.main?.paths.join()', see: 'it === require.main?.paths.join()', comes: TRUE },
+  'limit-of-the-heap': { take: "require('v8').getHeapStatistics().heap_size_limit", comes: CONSTANT, fit: true },
+  'report-of-the-process': {
+    take: 'process.report.getReport().header.processId',
+    see: 'it === process.pid',
+    comes: TRUE,
+  },
 };
 /** What only ES modules can write; `it` is bound by an import. */
 const IMPORTED = {
@@ -195,15 +291,22 @@ function filesOf({ name, head = '', take, see = itself, form, module }) {
 }
 
 const packages = generate(SEED);
-const names = [...packages.map(({ name }) => name), PLAIN];
-const dependencies = Object.fromEntries(names.map((name) => [name, '1.0.0']));
-/** All of them in one tree: what is fit stays loaded ahead beside what is not. */
-const CODE = `async () => {
+/**
+ * In trees of so many: a zygote begins anew without each package that leaves something behind, and not without end. What is fit stays loaded
+ * ahead beside what is not.
+ */
+const TREE_SIZE = 30;
+const TREES = Array.from({ length: Math.ceil(packages.length / TREE_SIZE) }, (_, at) =>
+  packages.slice(at * TREE_SIZE, (at + 1) * TREE_SIZE)
+);
+const dependenciesOf = (tree) =>
+  Object.fromEntries([...tree.map(({ name }) => name), PLAIN].map((name) => [name, '1.0.0']));
+const codeOf = (tree) => `async () => {
   const ahead = Object.keys(require.cache).map((at) => at.split('/').at(-2));
   // Nothing that packages leave behind keeps the process alive.
   const alive = setInterval(() => {}, 1000);
   const seen = {};
-  const load = { ${packages
+  const load = { ${tree
     .map(
       ({ name, module }) =>
         `'${name}': async () => ${module === 'an ES module' ? 'await import' : 'require'}('${name}')`
@@ -249,30 +352,93 @@ function agree(comes, ours, theirs) {
 }
 
 let count = 0;
-const call = (executor) =>
-  executor.executeFunctionTool('t', {}, tool(CODE, { dependencies }), { env: { OF_THE_CALL: `call ${++count}` } });
-const calls = async (executor) => {
+/** Each call has a file that packages look for by a relative path. */
+const call = (executor, tree) =>
+  executor.executeFunctionTool('t', {}, tool(codeOf(tree), { dependencies: dependenciesOf(tree) }), {
+    env: { OF_THE_CALL: `call ${++count}` },
+    files: { 'of-the-call': 'x' },
+  });
+const calls = async (executor, tree) => {
   const all = [];
-  for (let i = 0; i < CALLS; i++) all.push(await call(executor));
+  for (let i = 0; i < CALLS; i++) all.push(await call(executor, tree));
   return all;
 };
 
-test('calls agree with calls of processes that were booted for them', { skip, timeout: 1_200_000 }, async (t) => {
-  t.diagnostic(`NATIVE_SANDBOX_TEST_SEED=${SEED}`);
-  await until(async () => (await call(forked)).ahead.includes(PLAIN), 120_000, 'what is fit is loaded ahead');
-  const [ours, theirs] = [await calls(forked), await calls(booted)];
-  for (const { name, comes, form, module } of packages) {
-    await t.test(`${name}: ${form}, ${module}`, () => agree(comes, valuesOf(ours, name), valuesOf(theirs, name)));
+for (const [at, tree] of TREES.entries()) {
+  test(`calls agree with calls of processes that were booted for them (${at + 1} of ${TREES.length})`, {
+    skip,
+    timeout: 1_200_000,
+  }, async (t) => {
+    t.diagnostic(`NATIVE_SANDBOX_TEST_SEED=${SEED}`);
+    await until(async () => (await call(forked, tree)).ahead.includes(PLAIN), 120_000, 'what is fit is loaded ahead');
+    const [ours, theirs] = [await calls(forked, tree), await calls(booted, tree)];
+    for (const { name, comes, form, module } of tree) {
+      await t.test(`${name}: ${form}, ${module}`, () => agree(comes, valuesOf(ours, name), valuesOf(theirs, name)));
+    }
+    for (const { count, since, uptime } of ours) {
+      assert.equal(count, 1);
+      assert.ok(since >= 0 && uptime >= 0, `${since} ms, ${uptime} s`);
+    }
+    const { notPreloaded } = forked.getMetrics();
+    const told = new Map(notPreloaded.flatMap(({ packages: of, reason }) => of.map((name) => [name, reason])));
+    for (const { name, fit } of tree) {
+      if (fit) assert.equal(told.get(name), undefined, name);
+      else assert.ok(told.has(name), `${name} is not told`);
+    }
+    assert.equal(told.has(PLAIN), false);
+  });
+}
+
+/** Packages that read variables while they are loaded, by what a call that has its own is to find. */
+const READS_VARIABLES = {
+  'reads-one': 'module.exports = process.env.NSE_OWN ?? null;',
+  'reads-by-destructuring': 'const { NSE_OWN = null } = process.env; module.exports = NSE_OWN;',
+  'copies-all': 'module.exports = { ...process.env }.NSE_OWN ?? null;',
+  'looks-for-a-name': "module.exports = 'NSE_OWN' in process.env ? process.env.NSE_OWN : null;",
+  'lists-names':
+    "const has = Object.keys(process.env).includes('NSE_OWN'); module.exports = has ? process.env.NSE_OWN : null;",
+  'asks-for-an-own-name': "module.exports = Object.hasOwn(process.env, 'NSE_OWN') ? process.env.NSE_OWN : null;",
+  'keeps-the-zone': 'module.exports = new Date(0).getTimezoneOffset();',
+  'keeps-the-name-of-the-zone': 'module.exports = Intl.DateTimeFormat().resolvedOptions().timeZone;',
+};
+const ZONES = { 'keeps-the-zone': [-540, 300], 'keeps-the-name-of-the-zone': ['Asia/Tokyo', 'America/New_York'] };
+
+test('packages that read a variable at load find that of the call, and stay loaded ahead for other calls', {
+  skip,
+  timeout: 240_000,
+}, async () => {
+  const own = await useRegistry(
+    Object.fromEntries(Object.entries(READS_VARIABLES).map(([name, text]) => [name, { '1.0.0': { 'index.js': text } }]))
+  );
+  const { NativeSandboxExecutor: Executor } = surface();
+  const executor = new Executor({ start: 'zygote' });
+  try {
+    for (const name of Object.keys(READS_VARIABLES)) {
+      const code = `() => ({ ahead: Object.keys(require.cache).some((at) => at.includes('/${name}/')), found: require('${name}') })`;
+      const call = (env) =>
+        executor.executeFunctionTool('t', {}, tool(code, { dependencies: { [name]: '1.0.0' } }), env && { env });
+      // With all variables it takes the folders of a call, too.
+      const takesAll = name === 'copies-all';
+      if (!takesAll) await until(async () => (await call()).ahead, 60_000, `${name} is loaded ahead`);
+      const common = await call();
+      assert.equal(common.ahead, !takesAll, name);
+      const [first, second] = ZONES[name] ?? ['one', 'two'];
+      for (const [value, zone] of [
+        [first, 'Asia/Tokyo'],
+        [second, 'America/New_York'],
+      ]) {
+        const env = name in ZONES ? { TZ: zone } : { NSE_OWN: value };
+        assert.deepEqual(await call(env), { ahead: false, found: value }, name);
+      }
+      assert.deepEqual(await call(), common, name);
+      assert.deepEqual(
+        await call({ NSE_OTHER: 'x' }),
+        { ...common, ahead: !['copies-all', 'lists-names'].includes(name) },
+        name
+      );
+    }
+  } finally {
+    await executor.cleanup();
+    await own.close();
   }
-  for (const { count, since, uptime } of ours) {
-    assert.equal(count, 1);
-    assert.ok(since >= 0 && uptime >= 0, `${since} ms, ${uptime} s`);
-  }
-  const { notPreloaded } = forked.getMetrics();
-  const told = new Map(notPreloaded.flatMap(({ packages: of, reason }) => of.map((name) => [name, reason])));
-  for (const { name, fit } of packages) {
-    if (fit) assert.equal(told.get(name), undefined, name);
-    else assert.ok(told.has(name), `${name} is not told`);
-  }
-  assert.equal(told.has(PLAIN), false);
 });

@@ -2,7 +2,7 @@
 //! `docs/ARCHITECTURE.md`, "The life of a call".
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -717,6 +717,12 @@ impl Setup {
     }
 }
 
+/// Names of the variables that a call has other values of than all calls have.
+fn own_variables(own: &BTreeMap<String, String>, common: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let differs = |(name, value): &(&String, &String)| common.get(*name) != Some(*value);
+    own.iter().filter(differs).map(|(name, _)| name.clone()).collect()
+}
+
 /// `os.tmpdir()` as Node works it out from the environment.
 fn temp_folder(env: &BTreeMap<String, String>) -> PathBuf {
     let named =
@@ -1115,6 +1121,7 @@ impl Setup {
             tenant: self.settings.tenant_key.as_deref().map(Arc::from),
             tool_id,
             loads_itself: false,
+            own_variables: BTreeSet::new(),
             forced: self.settings.start,
         }
     }
@@ -1133,6 +1140,7 @@ impl Setup {
         }
         spec.packages.retain(|name| packages.contains(name));
         spec.loads_itself = loads_itself;
+        spec.own_variables = own_variables(&request.env, &spec.breed.load_env);
         let mut worker = self.host.ladder().start(spec).await.map_err(|error| {
             tracing::error!(
                 target: NATIVE,

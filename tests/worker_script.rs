@@ -193,6 +193,7 @@ impl Bench {
         let scripts = Scripts { zygote: script.clone(), worker: script };
         let spec = WorkerSpec {
             loads_itself: false,
+            own_variables: BTreeSet::new(),
             breed: Arc::new(Breed {
                 node: node(),
                 memory_mb,

@@ -119,7 +119,7 @@ impl fmt::Debug for ScriptSource {
     }
 }
 
-/// What a worker is started for. Nothing in here comes from the call's source, arguments or environment.
+/// What a worker is started for. Nothing in here comes from the call's source, arguments or environment, but names.
 #[derive(Debug, Clone)]
 pub struct WorkerSpec {
     /// Its kind.
@@ -139,6 +139,9 @@ pub struct WorkerSpec {
     /// The worker loads packages itself, after it is known whose call it serves: what a zygote has opened for them was opened under wider
     /// rules than the call's, and its workers share a root, which has no `/tmp` and no terminals for one call alone.
     pub loads_itself: bool,
+    /// Variables that are not for this call what they are in [`Breed::load_env`]. A package that read one while a zygote loaded it
+    /// has what it was there.
+    pub own_variables: BTreeSet<String>,
     /// Only this rung will do.
     pub forced: Option<Rung>,
 }

@@ -84,7 +84,7 @@ const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
 const WORKER_BYTES: u64 = 4 * 1024 * 1024;
 
 /// How many packages, or sets of them, are told of that are not loaded ahead.
-const NOT_PRELOADED_LIMIT: usize = 64;
+const NOT_PRELOADED_LIMIT: usize = 256;
 
 /// How often a tree's zygote is tried with one package fewer.
 const MAX_TRIES: usize = 16;
@@ -287,11 +287,42 @@ struct Nest {
     last_used: Mutex<Instant>,
     /// What it has loaded ahead, dependents only.
     packages: BTreeSet<String>,
+    /// And what these have read of the environment.
+    variables: VariablesRead,
     makings: Arc<Makings>,
     /// What it held when it had loaded everything, bytes. Afterwards it only forks.
     zygote_bytes: u64,
     /// What a worker holds that is ready, bytes, as last looked at.
     worker_bytes: AtomicU64,
+}
+
+/// Names of the variables that packages read while their zygote loaded them.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct VariablesRead(BTreeSet<String>);
+
+impl VariablesRead {
+    /// Stands for all of them.
+    const EVERY: &str = "*";
+    /// The time zone: ICU reads it, and keeps what it read, wherever a date is told in words or hours.
+    const UNSEEN: &str = "TZ";
+
+    /// From what a zygote says when it has loaded its packages; all, where it does not say.
+    fn of(report: &str) -> Self {
+        #[derive(Deserialize)]
+        struct Told {
+            variables: BTreeSet<String>,
+        }
+        match serde_json::from_str::<Told>(report) {
+            Ok(told) => Self(told.variables),
+            Err(_) => Self(BTreeSet::from([Self::EVERY.to_owned()])),
+        }
+    }
+
+    /// Whether what packages keep may be wrong for a call that has variables of these names of its own.
+    fn concern(&self, own: &BTreeSet<String>) -> bool {
+        !own.is_empty()
+            && (own.contains(Self::UNSEEN) || self.0.contains(Self::EVERY) || !self.0.is_disjoint(own))
+    }
 }
 
 /// What all workers of one zygote have in common.
@@ -388,7 +419,12 @@ impl Line {
 
 impl Nest {
     /// `ready` workers are forked at once.
-    fn new(makings: Makings, packages: BTreeSet<String>, zygote_bytes: u64, ready: usize) -> Arc<Self> {
+    fn new(
+        makings: Makings,
+        (packages, variables): (BTreeSet<String>, VariablesRead),
+        zygote_bytes: u64,
+        ready: usize,
+    ) -> Arc<Self> {
         let makings = Arc::new(makings);
         let stock = Stock::new(Arc::new(Forks(Arc::clone(&makings))));
         stock.prime(ready);
@@ -400,6 +436,7 @@ impl Nest {
             born: now,
             last_used: Mutex::new(now),
             packages,
+            variables,
             makings,
             zygote_bytes,
             worker_bytes: AtomicU64::new(WORKER_BYTES),
@@ -501,6 +538,8 @@ impl Zygotes {
             base.makings.fork(spec.readable_tree()).await
         } else if spec.has_dependencies {
             match self.settled(wait, self.tree_costs(), || self.dependent(spec, &base)).await {
+                // The packages are to find the call's own variables.
+                Ok(nest) if nest.variables.concern(&spec.own_variables) => self.fork_alone(spec, &base).await,
                 Ok(nest) => {
                     nest.touch();
                     match nest.stock.take().await {
@@ -779,7 +818,7 @@ impl Zygotes {
         let client = Arc::new(client);
         let makings =
             Makings { client, breed: Arc::clone(breed), runs, user: None, tree: None, resolver, trees };
-        Ok(Nest::new(makings, BTreeSet::new(), held, ready))
+        Ok(Nest::new(makings, (BTreeSet::new(), VariablesRead::default()), held, ready))
     }
 
     /// Tries with every package, and with one fewer as long as one turns out to be unfit.
@@ -829,11 +868,12 @@ impl Zygotes {
                     );
                     let held = held_by(&client).await;
                     self.too_large(held).map_err(NotUp::for_long)?;
+                    let variables = VariablesRead::of(client.report());
                     let (client, breed) = (Arc::new(client), Arc::clone(&spec.breed));
                     let tree = Some(spec.tree.to_path_buf());
                     let (resolver, trees) = (base.makings.resolver, base.makings.trees);
                     let makings = Makings { client, breed, runs, user, tree, resolver, trees };
-                    return Ok(Nest::new(makings, packages, held, ready));
+                    return Ok(Nest::new(makings, (packages, variables), held, ready));
                 }
                 Err(ZygoteError::Refused { reason, .. }) => reason,
                 // Nobody knows which of them it was.
@@ -1306,6 +1346,21 @@ mod tests {
         assert!(!is_old(4_999, Duration::from_secs(30 * 60 - 1)));
         assert!(is_old(5_000, Duration::ZERO));
         assert!(is_old(0, Duration::from_mins(30)));
+    }
+
+    #[test]
+    fn packages_that_read_a_variable_are_no_good_for_a_call_that_has_its_own() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let concern = |report: &str, own: &[&str]| VariablesRead::of(report).concern(&names(own));
+        let read = r#"{"loaded":[],"variables":["A","B"]}"#;
+        assert!(concern(read, &["B", "C"]));
+        assert!(!concern(read, &["C"]));
+        assert!(!concern(read, &[]));
+        assert!(concern(read, &["TZ"]), "nobody sees who reads it");
+        for all in [r#"{"variables":["*"]}"#, r#"{"loaded":[]}"#, "no JSON"] {
+            assert!(concern(all, &["C"]), "{all}");
+            assert!(!concern(all, &[]), "{all}");
+        }
     }
 
     #[test]

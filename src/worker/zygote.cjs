@@ -18,7 +18,7 @@
 //   doom()            ends once Node has printed the error that nobody handles
 //   random()          a number in [0, 1); handles(): active handles of the event loop, unreferenced ones included
 //   watch()           notices what a package takes below JavaScript that differs from call to call; whether it sees all of that.
-//                     unwatch() ends it, drawn() tells what it was
+//                     unwatch() ends it, drawn() tells what it was; variables() those that addons have read
 //   posted()          [tasks that V8 gave to threads, whether it should give none]; programs(): changes once a program has run
 //
 // A child inherits every state that this process is in. So nothing in here opens anything, starts a thread, or fills a
@@ -173,6 +173,29 @@ function note(reason) {
 
 const noteRead = (what) => note(`it reads ${what} when it is loaded`);
 
+/** Upper bounds of the names of variables that are told. */
+const MAX_VARIABLES = 500;
+const VARIABLES_LIMIT_CHARS = 16_384;
+/** Stands for all variables. */
+const EVERY_VARIABLE = '*';
+
+/**
+ * Variables that modules have read while they were loaded. The executor's are the same in every call; a call that has one of these of
+ * its own is not forked from here.
+ */
+const variablesRead = new Set();
+
+function noteVariable(name) {
+  if (loading !== undefined && typeof name === 'string') variablesRead.add(name);
+}
+
+/** The names, for the host. */
+function listOfVariables() {
+  const names = [...variablesRead, ...native.variables().split('\0').filter(Boolean)];
+  const chars = names.reduce((sum, name) => sum + name.length, 0);
+  return names.length > MAX_VARIABLES || chars > VARIABLES_LIMIT_CHARS ? [EVERY_VARIABLE] : names;
+}
+
 /** Variables that tell the folders of a call. */
 const PLACES = new Set(['HOME', 'PWD', 'TEMP', 'TMP', 'TMPDIR', 'USERPROFILE']);
 /** Those of them that each call has. */
@@ -242,7 +265,7 @@ function watchReads() {
     [parent, 'module.parent'],
     [main, 'require.main'],
   ])
-    for (const name of ['id', 'path', 'filename']) undo.push(watchMember(module, name, what));
+    for (const name of ['id', 'path', 'filename', 'paths']) undo.push(watchMember(module, name, what));
   syncBuiltinESMExports();
   return () => {
     for (const step of undo) step();
@@ -346,7 +369,20 @@ function watchedEnv(env) {
     __proto__: null,
     get(target, name) {
       if (PLACES.has(name)) noteRead(`the variable ${name}`);
+      noteVariable(name);
       return target[name];
+    },
+    has(target, name) {
+      noteVariable(name);
+      return name in target;
+    },
+    getOwnPropertyDescriptor(target, name) {
+      noteVariable(name);
+      return Object.getOwnPropertyDescriptor(target, name);
+    },
+    ownKeys(target) {
+      noteVariable(EVERY_VARIABLE);
+      return Reflect.ownKeys(target);
     },
     // Node wants to be given all attributes, which a proxy would not do by itself.
     set(target, name, value) {
@@ -484,6 +520,20 @@ function rebaseableClock() {
           },
         }),
   });
+  const { timeStamp } = Object.getOwnPropertyDescriptors(Event.prototype);
+  const { get } = Object.getOwnPropertyDescriptor(
+    {
+      get timeStamp() {
+        if (loading !== undefined) noteRead('event.timeStamp');
+        return apply(timeStamp.get, this, []) - baseMs;
+      },
+    },
+    'timeStamp'
+  );
+  defineProperty(Event.prototype, 'timeStamp', { ...timeStamp, get });
+  const { nodeTiming } = performance;
+  const duration = Object.getOwnPropertyDescriptor(nodeTiming, 'duration');
+  defineProperty(nodeTiming, 'duration', { ...duration, get: { now: () => performance.now() }.now });
   process.uptime = {
     uptime() {
       if (loading !== undefined) noteRead('process.uptime()');
@@ -615,7 +665,7 @@ async function prepare(child) {
   // What is only compiled may take what it likes.
   if (compiles) return native.refuse(CONTROL_FD, JSON.stringify({ compiled: fs.existsSync(compileCache) }));
   if (unfit.length > 0) return native.refuse(CONTROL_FD, JSON.stringify({ ...unfit[0], unfit }));
-  wait({ loaded, skipped, ms: Math.round(now() - began) });
+  wait({ loaded, skipped, variables: listOfVariables(), ms: Math.round(now() - began) });
 }
 
 /** Loads all modules, one after the other. Those that are `unfit` are told together: each start anew costs as much as all of them. */

@@ -1,7 +1,7 @@
 //! What JavaScript sees of this library, on the few functions of N-API that it takes.
 //!
 //! `serve(fd, ready)`, `tryFork(trial)`, `scout()`, `report(fd)`, `refuse(fd, why)`, `intend(status)`, `doom()`, `leave(status)`, `random()`, `handles()`,
-//! `watch()`, `unwatch()`, `drawn()`, `posted()`, `programs()`; what they are for stands with `zygote.cjs`, their only caller.
+//! `watch()`, `unwatch()`, `drawn()`, `variables()`, `posted()`, `programs()`; what they are for stands with `zygote.cjs`, their only caller.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -365,6 +365,13 @@ unsafe extern "C" fn drawn(env: Env, info: *mut c_void) -> Value {
     reads::take().map_or_else(|| call.undefined(), |text| call.string(text.as_bytes()))
 }
 
+/// `variables()`: names of the variables that addons have read while they were watched, each followed by a zero byte.
+unsafe extern "C" fn variables(env: Env, info: *mut c_void) -> Value {
+    // SAFETY: called by N-API.
+    let call = unsafe { Call::new(env, info) };
+    call.string(&reads::variables())
+}
+
 /// `posted()`: how many tasks V8 gave to worker threads; whether it should give any: `[count, isThreadless]`.
 unsafe extern "C" fn posted(env: Env, info: *mut c_void) -> Value {
     // SAFETY: called by N-API.
@@ -385,7 +392,7 @@ unsafe extern "C" fn programs(env: Env, info: *mut c_void) -> Value {
 /// # Safety
 /// With what N-API gives to who registers a module.
 pub(crate) unsafe fn fill(env: Env, exports: Value) -> Value {
-    let functions: [(&CStr, Function); 15] = [
+    let functions: [(&CStr, Function); 16] = [
         (c"serve", serve),
         (c"tryFork", try_fork),
         (c"scout", scout),
@@ -399,6 +406,7 @@ pub(crate) unsafe fn fill(env: Env, exports: Value) -> Value {
         (c"watch", watch),
         (c"unwatch", unwatch),
         (c"drawn", drawn),
+        (c"variables", variables),
         (c"posted", posted),
         (c"programs", programs),
     ];

@@ -1,4 +1,5 @@
-//! Notices what a package takes from the system while it is loaded, and every call would then have alike: random bytes and the time.
+//! Notices what a package takes from the system while it is loaded, and every call would then have alike: random bytes, the time, what
+//! stands in the working folder, and variables.
 //!
 //! JavaScript's own doors are watched by `zygote.cjs`. Here are those below them, which see copies of functions, other realms and
 //! native addons too: OpenSSL's generator (all of `node:crypto` and Web Crypto), V8's clock (`platform.rs`), and the functions of
@@ -6,11 +7,15 @@
 //! package is being loaded, that is all they do.
 
 use std::{
-    ffi::{CStr, c_int, c_long, c_uint, c_void},
+    collections::BTreeSet,
+    ffi::{CStr, c_char, c_int, c_long, c_uint, c_void},
     mem,
-    sync::atomic::{
-        AtomicBool, AtomicU32, AtomicUsize,
-        Ordering::{Acquire, Relaxed, Release},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU32, AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
 };
 
@@ -32,10 +37,13 @@ pub(crate) enum Door {
     Clock,
     /// The number of the process, as `import { pid } from 'node:process'` binds it.
     Pid,
+    /// The working folder, or what is found from there.
+    Folder,
 }
 
 impl Door {
-    const ALL: [Self; 6] = [Self::Crypto, Self::System, Self::Device, Self::Proc, Self::Clock, Self::Pid];
+    const ALL: [Self; 7] =
+        [Self::Crypto, Self::System, Self::Device, Self::Proc, Self::Clock, Self::Pid, Self::Folder];
 
     fn says(self) -> &'static str {
         match self {
@@ -45,6 +53,7 @@ impl Door {
             Self::Proc => "it reads about processes in /proc when it is loaded",
             Self::Clock => "it reads the time of day when it is loaded",
             Self::Pid => "it imports process.pid when it is loaded",
+            Self::Folder => "it reads the working folder when it is loaded",
         }
     }
 }
@@ -94,6 +103,50 @@ pub(crate) fn take() -> Option<String> {
     DOOR.store(0, Release);
     let object = object_of(caller);
     Some(object.map_or_else(|| door.says().to_owned(), |object| format!("{} ({object})", door.says())))
+}
+
+/// Variables that addons have read while they were loaded.
+static VARIABLES: Mutex<BTreeSet<Vec<u8>>> = Mutex::new(BTreeSet::new());
+/// Upper bound of their number. With more, the last one is [`EVERY_VARIABLE`].
+const MAX_VARIABLES: usize = 256;
+/// Stands for all of them.
+const EVERY_VARIABLE: &[u8] = b"*";
+
+/// Notes that a variable was read.
+fn note_variable(name: &[u8]) {
+    let mut known = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = if known.len() < MAX_VARIABLES { name } else { EVERY_VARIABLE };
+    known.insert(name.to_owned());
+}
+
+/// The variables that addons have read while they were loaded, each followed by a zero byte.
+pub(crate) fn variables() -> Vec<u8> {
+    let known = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    known.iter().flat_map(|name| name.iter().chain(&[0])).copied().collect()
+}
+
+/// What a path leads by, that each call has another of: one that is not absolute leads by the working folder.
+fn door_of_path(path: &[u8]) -> Option<Door> {
+    path.first().is_some_and(|first| *first != b'/').then_some(Door::Folder)
+}
+
+/// The same of a link or folder, which is looked at without being opened here: those of processes are told by their path.
+fn door_of_place(path: &[u8]) -> Option<Door> {
+    let Some(below) = path.strip_prefix(b"/proc") else { return door_of_path(path) };
+    let mut names = below.split(|byte| *byte == b'/');
+    if names.next().is_some_and(|rest| !rest.is_empty()) {
+        // Of another folder, whose name begins alike.
+        return None;
+    }
+    match names.find(|name| !name.is_empty()) {
+        Some(b"self" | b"thread-self") => {}
+        Some(first) if first.iter().all(u8::is_ascii_digit) => {}
+        // The list of all processes.
+        None => return Some(Door::Proc),
+        Some(_) => return None,
+    }
+    // That of a zygote is its workers' too.
+    (!below.ends_with(b"/exe")).then_some(Door::Proc)
 }
 
 /// The name of the program or library that an address is in.
@@ -176,6 +229,15 @@ mod nexts {
         GETTIMEOFDAY = c"gettimeofday";
         CLOCK_GETTIME = c"clock_gettime";
         SYSCALL = c"syscall";
+        ACCESS = c"access";
+        STATX = c"statx";
+        READLINK = c"readlink";
+        REALPATH = c"realpath";
+        GETCWD = c"getcwd";
+        OPENDIR = c"opendir";
+        SCANDIR = c"scandir";
+        SCANDIR64 = c"scandir64";
+        GETENV = c"getenv";
     }
 }
 
@@ -286,10 +348,7 @@ fn note_opened(fd: c_int, caller: usize) {
             let mut system: libc::statfs = mem::zeroed();
             if libc::fstatfs(fd, &raw mut system) == 0 && system.f_type == libc::PROC_SUPER_MAGIC {
                 let mut path = [0_u8; 128];
-                let link = format!("/proc/self/fd/{fd}\0");
-                let length = libc::readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), path.len());
-                let told = path.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default();
-                if let Some(door) = door_in_proc(told) {
+                if let Some(door) = door_in_proc(path_of(fd, &mut path)) {
                     note(door, caller);
                 }
             } else if stat.st_mode & libc::S_IFMT == libc::S_IFREG && reads_pid(fd) {
@@ -297,6 +356,32 @@ fn note_opened(fd: c_int, caller: usize) {
             }
         }
         *libc::__errno_location() = errno;
+    }
+}
+
+/// Where an open descriptor leads, as far as there is room; empty where that cannot be told.
+fn path_of(fd: c_int, room: &mut [u8]) -> &[u8] {
+    let link = format!("/proc/self/fd/{fd}\0");
+    // By number: the function of that name is answered for by this library, which would note it.
+    // SAFETY: reads the text, which ends by a zero, and writes no more than the size of the room.
+    let length = unsafe {
+        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), room.as_mut_ptr(), room.len())
+    };
+    room.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default()
+}
+
+/// Looks at a path that is about to be used; `door` tells what it leads by.
+///
+/// # Safety
+/// With null, or a text that ends by a zero.
+#[cfg_attr(test, allow(dead_code, reason = "only the exports call it, which tests are built without"))]
+unsafe fn note_path(path: *const c_char, caller: usize, door: impl FnOnce(&[u8]) -> Option<Door>) {
+    if path.is_null() || !IS_WATCHING.load(Relaxed) {
+        return;
+    }
+    // SAFETY: as above.
+    if let Some(door) = door(unsafe { CStr::from_ptr(path) }.to_bytes()) {
+        note(door, caller);
     }
 }
 
@@ -310,10 +395,7 @@ const MODULE_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 unsafe fn reads_pid(fd: c_int) -> bool {
     const ENDS: [&[u8]; 4] = [b".js", b".mjs", b".ts", b".mts"];
     let mut path = [0_u8; 4096];
-    let link = format!("/proc/self/fd/{fd}\0");
-    // SAFETY: writes no more than the path's size.
-    let length = unsafe { libc::readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), path.len()) };
-    let path = path.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default();
+    let path = path_of(fd, &mut path);
     if !ENDS.iter().any(|end| path.ends_with(end)) {
         return false;
     }
@@ -382,14 +464,22 @@ mod exports {
     answer!(time, "rsi", "x1");
     answer!(gettimeofday, "rdx", "x2");
     answer!(clock_gettime, "rdx", "x2");
+    answer!(access, "rdx", "x2");
+    answer!(readlink, "rcx", "x3");
+    answer!(realpath, "rdx", "x2");
+    answer!(getcwd, "rdx", "x2");
+    answer!(opendir, "rsi", "x1");
+    answer!(scandir, "r8", "x4");
+    answer!(scandir64, "r8", "x4");
+    answer!(statx, "r9", "x5");
+    answer!(getenv, "rsi", "x1");
 }
 
 #[cfg(not(test))]
 mod answers {
-    use std::ffi::c_char;
-
     use super::{
-        Door, IS_WATCHING, Relaxed, c_int, c_long, c_uint, c_void, is_nodes, mem, nexts, note, note_opened,
+        CStr, Door, IS_WATCHING, Relaxed, c_char, c_int, c_long, c_uint, c_void, door_of_path, door_of_place,
+        is_nodes, mem, nexts, note, note_opened, note_path, note_variable,
     };
 
     /// Calls the next definition of a function, of this type.
@@ -474,6 +564,8 @@ mod answers {
         mode: c_uint,
         caller: usize,
     ) -> c_int {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_path) };
         let fd = forward!(OPEN, fn(*const c_char, c_int, c_uint) -> c_int, path, flags, mode);
         note_opened(fd, caller);
         fd
@@ -485,6 +577,8 @@ mod answers {
         mode: c_uint,
         caller: usize,
     ) -> c_int {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_path) };
         let fd = forward!(OPEN64, fn(*const c_char, c_int, c_uint) -> c_int, path, flags, mode);
         note_opened(fd, caller);
         fd
@@ -497,6 +591,8 @@ mod answers {
         mode: c_uint,
         caller: usize,
     ) -> c_int {
+        // SAFETY: the caller's path.
+        unsafe { note_path_from(folder, path, caller) };
         let fd =
             forward!(OPENAT, fn(c_int, *const c_char, c_int, c_uint) -> c_int, folder, path, flags, mode);
         note_opened(fd, caller);
@@ -510,6 +606,8 @@ mod answers {
         mode: c_uint,
         caller: usize,
     ) -> c_int {
+        // SAFETY: the caller's path.
+        unsafe { note_path_from(folder, path, caller) };
         let fd =
             forward!(OPENAT64, fn(c_int, *const c_char, c_int, c_uint) -> c_int, folder, path, flags, mode);
         note_opened(fd, caller);
@@ -521,6 +619,8 @@ mod answers {
         mode: *const c_char,
         caller: usize,
     ) -> *mut libc::FILE {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_path) };
         let file = forward!(FOPEN, fn(*const c_char, *const c_char) -> *mut libc::FILE, path, mode);
         note_stream(file, caller);
         file
@@ -531,6 +631,8 @@ mod answers {
         mode: *const c_char,
         caller: usize,
     ) -> *mut libc::FILE {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_path) };
         let file = forward!(FOPEN64, fn(*const c_char, *const c_char) -> *mut libc::FILE, path, mode);
         note_stream(file, caller);
         file
@@ -541,6 +643,130 @@ mod answers {
             // SAFETY: a stream that was just opened.
             note_opened(unsafe { libc::fileno(file) }, caller);
         }
+    }
+
+    /// # Safety
+    /// As [`note_path`].
+    unsafe fn note_path_from(folder: c_int, path: *const c_char, caller: usize) {
+        if folder == libc::AT_FDCWD {
+            // SAFETY: as above.
+            unsafe { note_path(path, caller, door_of_path) };
+        }
+    }
+
+    pub(super) unsafe extern "C" fn access(path: *const c_char, mode: c_int, caller: usize) -> c_int {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_path) };
+        forward!(ACCESS, fn(*const c_char, c_int) -> c_int, path, mode)
+    }
+
+    pub(super) unsafe extern "C" fn statx(
+        folder: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mask: c_uint,
+        at: *mut c_void,
+        caller: usize,
+    ) -> c_int {
+        // SAFETY: the caller's path.
+        unsafe { note_path_from(folder, path, caller) };
+        if nexts::STATX.address() == 0 {
+            // An older C library; who asks for it by name finds this one.
+            // SAFETY: the system call of that name, with what it would have been called with.
+            let done = unsafe { libc::syscall(libc::SYS_statx, folder, path, flags, mask, at) };
+            return c_int::try_from(done).unwrap_or(-1);
+        }
+        forward!(
+            STATX,
+            fn(c_int, *const c_char, c_int, c_uint, *mut c_void) -> c_int,
+            folder,
+            path,
+            flags,
+            mask,
+            at
+        )
+    }
+
+    pub(super) unsafe extern "C" fn readlink(
+        path: *const c_char,
+        at: *mut c_char,
+        size: usize,
+        caller: usize,
+    ) -> isize {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_place) };
+        forward!(READLINK, fn(*const c_char, *mut c_char, usize) -> isize, path, at, size)
+    }
+
+    pub(super) unsafe extern "C" fn realpath(
+        path: *const c_char,
+        at: *mut c_char,
+        caller: usize,
+    ) -> *mut c_char {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_place) };
+        forward!(REALPATH, fn(*const c_char, *mut c_char) -> *mut c_char, path, at)
+    }
+
+    /// Node's own reads are watched where JavaScript asks for it.
+    pub(super) unsafe extern "C" fn getcwd(at: *mut c_char, size: usize, caller: usize) -> *mut c_char {
+        if IS_WATCHING.load(Relaxed) && !is_nodes(caller) {
+            note(Door::Folder, caller);
+        }
+        forward!(GETCWD, fn(*mut c_char, usize) -> *mut c_char, at, size)
+    }
+
+    pub(super) unsafe extern "C" fn opendir(path: *const c_char, caller: usize) -> *mut libc::DIR {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_place) };
+        forward!(OPENDIR, fn(*const c_char) -> *mut libc::DIR, path)
+    }
+
+    pub(super) unsafe extern "C" fn scandir(
+        path: *const c_char,
+        list: *mut c_void,
+        filter: *const c_void,
+        compare: *const c_void,
+        caller: usize,
+    ) -> c_int {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_place) };
+        forward!(
+            SCANDIR,
+            fn(*const c_char, *mut c_void, *const c_void, *const c_void) -> c_int,
+            path,
+            list,
+            filter,
+            compare
+        )
+    }
+
+    pub(super) unsafe extern "C" fn scandir64(
+        path: *const c_char,
+        list: *mut c_void,
+        filter: *const c_void,
+        compare: *const c_void,
+        caller: usize,
+    ) -> c_int {
+        // SAFETY: the caller's path.
+        unsafe { note_path(path, caller, door_of_place) };
+        forward!(
+            SCANDIR64,
+            fn(*const c_char, *mut c_void, *const c_void, *const c_void) -> c_int,
+            path,
+            list,
+            filter,
+            compare
+        )
+    }
+
+    /// Node's own reads are watched where JavaScript asks for them.
+    pub(super) unsafe extern "C" fn getenv(name: *const c_char, caller: usize) -> *mut c_char {
+        if IS_WATCHING.load(Relaxed) && !name.is_null() && !is_nodes(caller) {
+            // SAFETY: a text that ends by a zero.
+            note_variable(unsafe { CStr::from_ptr(name) }.to_bytes());
+        }
+        forward!(GETENV, fn(*const c_char) -> *mut c_char, name)
     }
 
     /// V8's clock is watched where JavaScript asks for it; what Node measures with is its own affair.
@@ -575,6 +801,9 @@ mod answers {
         forward!(CLOCK_GETTIME, fn(c_int, *mut libc::timespec) -> c_int, clock, at)
     }
 
+    /// The part of a register that a number of 32 bits is in; the rest may be anything.
+    const LOWER_HALF: usize = 0xffff_ffff;
+
     /// Many draw by number: their C library need not know the call.
     #[unsafe(no_mangle)]
     unsafe extern "C" fn syscall(
@@ -588,6 +817,12 @@ mod answers {
     ) -> c_long {
         if number == libc::SYS_getrandom {
             note(Door::System, 0);
+        }
+        // libuv has no other way to it on older Nodes.
+        let folder = u32::try_from(argument_1 & LOWER_HALF).map(u32::cast_signed);
+        if number == libc::SYS_statx && folder == Ok(libc::AT_FDCWD) {
+            // SAFETY: the caller's path.
+            unsafe { note_path(argument_2 as *const c_char, 0, door_of_path) };
         }
         forward!(
             SYSCALL,
@@ -623,6 +858,44 @@ mod tests {
         ] {
             assert_eq!(door_in_proc(path.as_bytes()), door, "{path}");
         }
+    }
+
+    #[test]
+    fn a_path_that_each_call_has_another_of_is_told() {
+        for (path, of_path, of_place) in [
+            (".env", Some(Door::Folder), Some(Door::Folder)),
+            (".", Some(Door::Folder), Some(Door::Folder)),
+            ("", None, None),
+            ("/", None, None),
+            ("/etc/hosts", None, None),
+            ("/proc", None, Some(Door::Proc)),
+            ("/proc/", None, Some(Door::Proc)),
+            ("/proc/self", None, Some(Door::Proc)),
+            ("/proc//self/cwd", None, Some(Door::Proc)),
+            ("/proc/thread-self", None, Some(Door::Proc)),
+            ("/proc/12/fd/0", None, Some(Door::Proc)),
+            ("/proc/self/exe", None, None),
+            ("/proc/cpuinfo", None, None),
+            ("/processes/12", None, None),
+        ] {
+            assert_eq!(door_of_path(path.as_bytes()), of_path, "{path}");
+            assert_eq!(door_of_place(path.as_bytes()), of_place, "{path}");
+        }
+    }
+
+    #[test]
+    fn variables_are_told_by_name_and_are_bounded() {
+        for number in 0..2 * MAX_VARIABLES {
+            note_variable(format!("V{number:04}").as_bytes());
+        }
+        let told = variables();
+        let names: Vec<_> = told.split(|byte| *byte == 0).collect();
+        assert_eq!(
+            names.len(),
+            MAX_VARIABLES + 2,
+            "with what stands for the rest, and nothing behind the last"
+        );
+        assert!(names.contains(&EVERY_VARIABLE) && names.contains(&b"V0000".as_slice()));
     }
 
     #[test]

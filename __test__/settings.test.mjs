@@ -1,7 +1,7 @@
 // Options and variables that cannot work: told at the first call, by their names.
 
 import assert from 'node:assert/strict';
-import { existsSync, mkdirSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, linkSync, mkdirSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { host, LINUX, ownWorld, ROOT, RUNGS, rejection, surface, tool } from './helpers.mjs';
@@ -159,6 +159,45 @@ test('an empty TMPDIR is none', { timeout: 60_000, skip: !LINUX }, async () => {
     { env: { TMPDIR: '' } }
   ).exited;
   assert.match(said[0], /^\/tmp\/native-sandbox-executor-/);
+});
+
+test('a disk that cannot be written is told once, with the settings that name another, for a tool without packages too', {
+  timeout: 60_000,
+  skip: (!LINUX || process.getuid() !== 0) && 'mounts a file system',
+}, async () => {
+  const place = join(world.root, 'read-only');
+  mkdirSync(place);
+  const body = `const error = await run('() => 1').catch((error) => error); say([error.code, error.message]);`;
+  const by = ['unshare', '--mount', 'sh', '-c', `mount -t tmpfs -o ro none '${place}' && exec "$@"`, 'sh'];
+  const [[code, message]] = (await host(body, { by, env: { TMPDIR: place } }).exited).said;
+  assert.equal(code, 'INSTALL_FAILED');
+  for (const words of ['Read-only file system', 'storeDir', 'TMPDIR'])
+    assert.equal(message.split(words).length - 1, 1, message);
+});
+
+test('a Node in a folder that other users cannot pass is advised to move, under a root server', {
+  timeout: 60_000,
+  skip: (!LINUX || process.getuid() !== 0) && 'needs the users of a root server',
+}, async (t) => {
+  const closed = join(world.root, 'closed');
+  mkdirSync(closed, { mode: 0o700 });
+  const nodePath = join(closed, 'node');
+  try {
+    linkSync(realpathSync(process.execPath), nodePath);
+  } catch (error) {
+    if (error.code === 'EXDEV') return t.skip('Node is on another file system');
+    throw error;
+  }
+  const body = `const executor = new rest.NativeSandboxExecutor({ nodePath: ${JSON.stringify(nodePath)} });
+    const answer = await executor.executeFunctionTool('t', {}, tool('() => 1'));
+    const { layers } = await rest.isolationReport();
+    say([answer, layers.find(({ name }) => name === 'privateUser')]);`;
+  const [[answer, { inForce, why, enable }]] = (await host(body).exited).said;
+  assert.equal(answer, 1);
+  assert.equal(inForce, false);
+  assert.match(why, /other users cannot pass/);
+  assert.ok(why.includes(closed), why);
+  assert.match(enable, /move what is below that folder/);
 });
 
 test('a result that is no JSON is told to be the returned value', async () => {

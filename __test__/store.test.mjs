@@ -223,6 +223,30 @@ test('a tree that has lost a file is installed anew before it is used', { timeou
   assert.equal(value, 'alpha 1.0.0');
 });
 
+test('a tree whose files a temp cleaner took, folders left, is installed anew by this host and by others', {
+  timeout: LIMIT_MS,
+}, async () => {
+  const place = join(world.root, 'cleaned');
+  const env = { AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR: place };
+  const executor = new (surface().NativeSandboxExecutor)({ storeDir: place });
+  const call = () => executor.executeFunctionTool('t', {}, tool(uses('alpha'), on('alpha')));
+  const clean = (isTaken) => {
+    for (const path of generationOf('alpha', place)) {
+      for (const name of filesBelow(path)) {
+        if (isTaken(name) && !statSync(join(path, name)).isDirectory()) rmSync(join(path, name));
+      }
+    }
+  };
+  for (const isTaken of [() => true, (name) => name.startsWith('tree/'), (name) => !name.startsWith('tree/')]) {
+    assert.equal(await call(), 'alpha 1.0.0');
+    clean(isTaken);
+    assert.equal(await call(), 'alpha 1.0.0');
+    clean(isTaken);
+    assert.equal((await otherHost('alpha', { env })).value, 'alpha 1.0.0');
+  }
+  await executor.cleanup();
+});
+
 test('the least recently used goes at the size limit, and never what is leased', { timeout: LIMIT_MS }, async () => {
   const place = join(world.root, 'small');
   const env = { AGENTS_FUNCTION_TOOL_SANDBOX_STORE_DIR: place };

@@ -106,6 +106,12 @@ for (const version of VERSIONS) {
         tool('({ n }) => { console.log("hello\\nyou"); return n }')
       );
       assert.deepEqual(good, { success: true, result: 1, logs: ['hello', 'you'] });
+      const both = await executor.executeFunctionTool(
+        't',
+        {},
+        tool('() => { process.stdout.write("out"); process.stderr.write("err"); process.stdout.write("put\\n"); }')
+      );
+      assert.deepEqual(both.logs.sort(), ['err', 'output'], 'a line is of one stream, and none is empty');
       assert.ok(executionTime > 0);
       const bad = await executor.executeFunctionTool('t', {}, tool('() => { throw new RangeError("no") }'));
       assert.equal(bad.success, false);

@@ -120,14 +120,17 @@ const steps = [
   ['test runners, tsx, Vite and bundles', () => nodeTests((name) => folderOf(name) === 'runners')],
   [`shared cases on Node ${MAIN_NODE}`, () => cases(mainNode, 'shared')],
   [`field cases, second set, on Node ${MAIN_NODE}`, () => cases(mainNode, 'field-2')],
+  [`field cases, second set, on Node ${MAIN_NODE}, as a user`, () => cases(mainNode, 'field-2', { asUser: true })],
   [`attacks on Node ${MAIN_NODE}`, () => cases(mainNode, 'attacks/attacks')],
   [`attacks on Node ${MAIN_NODE}, as a user`, () => cases(mainNode, 'attacks/attacks', { asUser: true })],
   [`shared cases on Node ${process.versions.node}`, () => cases(process.execPath, 'shared')],
   ...(options.full ? OTHER_NODES : []).flatMap((version) =>
-    ['shared', 'field-2'].map((set) => [
-      `cases of ${set} on Node ${version}`,
-      () => cases(nodeOf(version), set, { jobs: 2 }),
-    ])
+    ['shared', 'field-2'].flatMap((set) =>
+      [false, true].map((asUser) => [
+        `cases of ${set} on Node ${version}${asUser ? ', as a user' : ''}`,
+        () => cases(nodeOf(version), set, { jobs: 2, asUser }),
+      ])
+    )
   ),
   ...(options.full ? [['attacks in every setting', () => attackInAll(settings(), { withoutNpm: WITHOUT_NPM })]] : []),
 ];

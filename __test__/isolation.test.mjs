@@ -305,6 +305,19 @@ for (const start of LINUX ? ['spawn', 'standby', 'zygote'] : ['spawn']) {
     }
   });
 
+  test(`${start}: a program of the function has its figures by resourceUsage(), its entry of /proc is closed`, {
+    skip: !inForceOnLinux(),
+  }, async () => {
+    const source = `() => {
+      const run = (text) => require('node:child_process').spawnSync(process.execPath, ['-p', text], { encoding: 'utf8' });
+      const [usage, cpu, memory] = ['resourceUsage().maxRSS', 'cpuUsage().user', 'memoryUsage().rss'].map((of) => run('process.' + of + ' > 0'));
+      return { own: process.memoryUsage().rss > 0, usage: usage.stdout.trim(), cpu: cpu.stdout.trim(), memory: memory.stderr };
+    }`;
+    const { memory, ...found } = await call(start, source);
+    assert.deepEqual(found, { own: true, usage: 'true', cpu: 'true' });
+    assert.match(memory, /EACCES/);
+  });
+
   test(`${start}: what Node itself needs goes on`, async () => {
     const server = createServer((_, answer) => answer.end('served'));
     await new Promise((done) => server.listen(0, '127.0.0.1', done));

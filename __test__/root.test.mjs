@@ -134,6 +134,28 @@ for (const start of LINUX ? RUNGS : []) {
     assert.equal(outcomes.at(-1), 'written');
   });
 
+  test(
+    `${start}: calls at once whose package names /tmp all fail at first at most, and those after them do not`,
+    options,
+    async () => {
+      const code = `async () => { require('field-temp').write(); return 'written again'; }`;
+      const over = { dependencies: { 'field-temp': '1.0.0' }, sandbox: { vcpus: 8 } };
+      if (!isRooted()) return;
+      const executor = new NativeSandboxExecutor({ start });
+      const one = () =>
+        executor.executeFunctionTool('at-once', {}, tool(code, over)).catch((error) => error.message.slice(0, 80));
+      await Promise.all(Array.from({ length: 4 }, one));
+      await Promise.all(Array.from({ length: 4 }, one));
+      // What their workers showed is known once these are gone.
+      await new Promise((done) => setTimeout(done, 1000));
+      const outcomes = [];
+      for (let round = 0; round < 6; round++) outcomes.push(await one());
+      await executor.cleanup();
+      assert.ok(outcomes.filter((outcome) => outcome !== 'written again').length <= 1, JSON.stringify(outcomes));
+      assert.equal(outcomes.at(-1), 'written again');
+    }
+  );
+
   test(`${start}: shared memory is the call's own, with packages too`, options, async () => {
     const code = `async () => {
       const fs = require('node:fs');

@@ -1209,7 +1209,7 @@ impl Setup {
     ) {
         let Running { job, collect, code_key, connections, run, lease, could_be_rooted, permit } = running;
         let given = code_key.filter(|_| job.code_cache.is_some());
-        let rung = worker.rung;
+        let (rung, shares_root) = (worker.rung, worker.shares_root);
         state.story.step(Step::Run, Some(rung), None);
         self.host.counters().started(rung);
         let limits = RunLimits {
@@ -1252,7 +1252,7 @@ impl Setup {
             self.host.compiled().judged(&key, accepted);
         }
         let store = could_be_rooted.then(|| lease.store.root().to_string_lossy());
-        let verdict = verdict(&report, store.as_deref());
+        let verdict = verdict(&report, store.as_deref(), shares_root);
         self.host.ladder().learn(rung, lease.tree.dir(), &request.tool_id, verdict);
         log_report(request, &report, &limits, &lease.tree.dir().to_string_lossy());
         drop(connections);
@@ -1434,7 +1434,7 @@ impl OutputSink for Output {
 
 /// What a run says about the rung that its worker came from.
 /// `store` is the folder of the store, if another worker would have a root to itself.
-fn verdict(report: &RunReport, store: Option<&str>) -> Verdict {
+fn verdict(report: &RunReport, store: Option<&str>, shares_root: bool) -> Verdict {
     let fatal = match report.exit {
         ExitStatus::Signal(signal) => {
             matches!(
@@ -1452,7 +1452,7 @@ fn verdict(report: &RunReport, store: Option<&str>) -> Verdict {
             .is_some_and(|(message, store)| own_root::is_refused(message, store))
     };
     match report.failure {
-        Some(Code::ToolError) if is_unrooted() => Verdict::Unrooted,
+        Some(Code::ToolError) if is_unrooted() => Verdict::Unrooted { shares_root },
         Some(Code::StartFailed) => Verdict::Crashed,
         Some(Code::Killed) if fatal => Verdict::Crashed,
         _ => Verdict::Sound,

@@ -1006,6 +1006,7 @@ mod tests {
                 stderr: Box::new(host_stderr),
                 channel: Some(Box::new(host_channel)),
             },
+            shares_root: false,
         };
         let (canceller, cancel) = cancellation();
         let (settle, outcome) = oneshot::channel();

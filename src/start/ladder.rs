@@ -224,8 +224,11 @@ impl Ladder for RungLadder {
         let new = match (rung, verdict, suspects.get(&suspect)) {
             (Rung::Zygote, Verdict::Crashed, None) => Suspicion::Open,
             (Rung::Standby | Rung::Spawn, Verdict::Crashed, Some(Suspicion::Open))
-            | (Rung::Zygote, Verdict::Unrooted, Some(Suspicion::Unrooted)) => Suspicion::Cleared,
-            (Rung::Zygote, Verdict::Unrooted, None) => {
+            | (Rung::Zygote, Verdict::Unrooted { shares_root: false }, Some(Suspicion::Unrooted)) => {
+                Suspicion::Cleared
+            }
+            // Others that were started before this was known say the same again.
+            (Rung::Zygote, Verdict::Unrooted { shares_root: true }, None) => {
                 tracing::warn!(
                     target: NATIVE,
                     toolId = &**tool_id,

@@ -154,6 +154,8 @@ pub struct Worker {
     pub started: Started,
     /// Its folder, made with it: what it is confined to has to be known before it lives. Taken by whoever serves the call.
     pub run: Option<RunFolder>,
+    /// Whether other workers have its root, too.
+    pub shares_root: bool,
 }
 
 impl WorkerSpec {
@@ -193,7 +195,10 @@ pub enum Verdict {
     /// It died of a signal of its own making, or before the function was called.
     Crashed,
     /// It failed for want of what only a worker with a root to itself has.
-    Unrooted,
+    Unrooted {
+        /// Whether it had none.
+        shares_root: bool,
+    },
 }
 
 /// What is kept ready for calls to come, counted.

@@ -44,7 +44,7 @@ pub(super) async fn boot(
     if started.channel.is_none() {
         return Err(failed("the worker was started without a channel".to_owned()));
     }
-    Ok(Worker { rung, started, run: Some(run) })
+    Ok(Worker { rung, started, run: Some(run), shares_root: false })
 }
 
 /// Node's flag for the heap limit.

@@ -247,7 +247,7 @@ mod tests {
                     stderr: Box::new(tokio::io::empty()),
                     channel: None,
                 };
-                Ok(Worker { rung: Rung::Zygote, started, run: None })
+                Ok(Worker { rung: Rung::Zygote, started, run: None, shares_root: false })
             })
         }
     }

@@ -374,7 +374,7 @@ impl Makings {
         let group = shield.group().await.map_err(failed)?;
         let started = self.client.fork_worker(plan.as_deref(), group).await;
         let started = started.map_err(|error| failed(error.to_string()))?;
-        Ok(Worker { rung: Rung::Zygote, started, run: Some(run) })
+        Ok(Worker { rung: Rung::Zygote, started, run: Some(run), shares_root: by == Zygote::OfTree })
     }
 }
 

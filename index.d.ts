@@ -507,7 +507,7 @@ export interface ExecutorOptions {
    * MiB of memory outside of the heap (buffers, WebAssembly, threads, native code) that a call may use; beyond it the call is
    * rejected with `MEMORY_LIMIT`. Together with the heap: what the one leaves the other may use. The kernel limits what each
    * process allocates (`RLIMIT_DATA`; from Node 24 on with 8.5 GiB more, which worker threads reserve for code); what all
-   * processes of the call really hold, shared memory and open files of memory included, is looked at as `diskMb` is. Where calls have control groups (`controlGroup` of
+   * processes of the call really hold, page tables, shared memory and files of memory included, is looked at as `diskMb` is. Where calls have control groups (`controlGroup` of
    * {@link isolationReport}), the kernel ends all of them at `memoryMb` and this and 256 MiB together
    * (and `diskMb`, where run folders are in memory). Linux.
    *

@@ -1,9 +1,11 @@
 // The launcher is one process that can be lost: calls in flight get an error, later calls work.
 
 import assert from 'node:assert/strict';
-import { statSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
+import { writeRefusing } from './escapes/refusal.mjs';
 import {
   appears,
   below,
@@ -29,6 +31,28 @@ test('the launcher beside the addon can be run', options, async () => {
   const { createRequire } = await import('node:module');
   const { platformArchAbi } = createRequire(import.meta.url)('../lib/platform.js');
   assert.equal(statSync(join(ROOT, `launcher.${platformArchAbi()}`)).mode & 0o111, 0o111);
+});
+
+test('where the dead cannot be reaped, calls are rejected and nothing waits or spins for ever', options, () => {
+  const folder = mkdtempSync(join(process.env.TMPDIR, 'reaping-'));
+  const script = join(folder, 'host.mjs');
+  writeFileSync(
+    script,
+    `import { run, surface } from ${JSON.stringify(new URL('./helpers.mjs', import.meta.url).href)};
+    const told = [];
+    for (let call = 0; call < 2; call++) told.push(await run('() => 1').catch((error) => error.code));
+    process.stdout.write(JSON.stringify(told));
+    await surface().SandboxExecutorFactory.getInstance().cleanup();
+    process.exit(0);`
+  );
+  const program = join(folder, 'program');
+  const { TMPDIR, PATH } = process.env;
+  writeRefusing(program, 'reaping', [process.execPath, script], { TMPDIR, PATH });
+  const { status, stdout, stderr } = spawnSync(program, { encoding: 'utf8', timeout: 50_000 });
+  rmSync(folder, { recursive: true });
+  assert.equal(status, 0, stderr);
+  for (const outcome of JSON.parse(stdout))
+    assert.match(String(outcome), /^(START_FAILED|OUTCOME_UNKNOWN|KILLED|ISOLATION_UNAVAILABLE)$/);
 });
 
 test('killed while calls run and wait, it is replaced', options, async () => {

@@ -375,6 +375,11 @@ mod held {
     const MEMORY_FILES: [&[u8]; 3] = [b"/memfd:", b"/dev/shm/", b"/dev/zero"];
     /// How those end that have no name any more.
     const UNLINKED: &[u8] = b" (deleted)";
+    /// The kernel's own file system in memory, as `/proc/<pid>/maps` has it: shared memory without a file, and files of memory.
+    const KERNELS_MEMORY: &str = "00:01";
+
+    /// The same as `stat(2)` has it.
+    const KERNELS_DEVICE: u64 = 1;
 
     #[derive(Debug, Default)]
     pub(super) struct Held {
@@ -416,6 +421,13 @@ mod held {
             let (anonymous, shared) = resident(*pid);
             held.anonymous_bytes = held.anonymous_bytes.saturating_add(anonymous);
             held.shared_bytes = held.shared_bytes.saturating_add(shared);
+            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+            for (number, ranges) in objects_in(&maps) {
+                let bytes = object_bytes(*pid, &ranges);
+                // Another process may show more of it.
+                let known = held.files.entry((KERNELS_DEVICE, number)).or_default();
+                *known = bytes.max(*known);
+            }
             let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
             for descriptor in open.flatten() {
                 let path = descriptor.path();
@@ -439,10 +451,43 @@ mod held {
         held
     }
 
-    /// What a process has of its own, and what it shares, without what it has mapped from files of a disk.
+    /// What a process has of its own, its page tables included, and what it shares, without what it has mapped from files of a disk.
     pub(super) fn resident(pid: i32) -> (u64, u64) {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        (kib(&text, "RssAnon:"), kib(&text, "RssShmem:"))
+        (kib(&text, "RssAnon:").saturating_add(kib(&text, "VmPTE:")), kib(&text, "RssShmem:"))
+    }
+
+    /// The ranges of each object of the kernel's own memory that is in a process's maps, by its number. What is in such an object stays there
+    /// for as long as a page of it is mapped anywhere, whether anybody has touched it there or not.
+    fn objects_in(maps: &str) -> BTreeMap<u64, Vec<(u64, u64)>> {
+        let mut objects = BTreeMap::<_, Vec<_>>::new();
+        for line in maps.lines() {
+            let mut columns = line.split_ascii_whitespace();
+            let (range, device) = (columns.next(), columns.nth(2));
+            if device != Some(KERNELS_MEMORY) {
+                continue;
+            }
+            let number = columns.next().and_then(|number| number.parse::<u64>().ok());
+            let range = range.and_then(|range| range.split_once('-')).and_then(|(first, end)| {
+                Some((u64::from_str_radix(first, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+            });
+            if let Some((number, range)) = number.zip(range) {
+                objects.entry(number).or_default().push(range);
+            }
+        }
+        objects
+    }
+
+    /// What is in such an object. Only who has `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE` may ask for that (`proc_pid_map_files(5)`); to others
+    /// it is as large as it is mapped.
+    fn object_bytes(pid: i32, ranges: &[(u64, u64)]) -> u64 {
+        let Some((first, end)) = ranges.first() else { return 0 };
+        match fs::metadata(format!("/proc/{pid}/map_files/{first:x}-{end:x}")) {
+            Ok(found) => found.blocks().saturating_mul(BLOCK_BYTES),
+            Err(_) => {
+                ranges.iter().fold(0, |sum, (first, end)| sum.saturating_add(end.saturating_sub(*first)))
+            }
+        }
     }
 
     fn kib(text: &str, name: &str) -> u64 {
@@ -483,6 +528,22 @@ mod held {
     #[cfg(test)]
     mod tests {
         use super::*;
+
+        #[test]
+        fn objects_of_memory_are_told_from_files_and_from_what_has_no_object() {
+            let maps = "7f00-7f10 rw-s 00000000 00:01 5 /dev/zero (deleted)\n\
+                        7f10-7f20 rw-s 00000000 00:01 6 /memfd:x (deleted)\n\
+                        7f40-7f50 r--p 00010000 00:01 6 /memfd:x (deleted)\n\
+                        7f20-7f30 rw-p 00000000 00:00 0\n\
+                        7f30-7f40 rw-s 00000000 00:2a 7 /w/file\n";
+            let found = objects_in(maps);
+            let expected =
+                BTreeMap::from([(5, vec![(0x7f00, 0x7f10)]), (6, vec![(0x7f10, 0x7f20), (0x7f40, 0x7f50)])]);
+            assert_eq!(found, expected);
+            assert_eq!(rustix::fs::makedev(0, 1), KERNELS_DEVICE);
+            // Of a process that there is not nothing can be asked.
+            assert_eq!(object_bytes(i32::MAX, &found[&6]), 0x20);
+        }
 
         #[test]
         fn shared_memory_counts_by_its_share_and_what_has_a_file_that_counts_does_not() {

@@ -138,7 +138,9 @@ pub fn report(in_groups: bool, cpus: bool) -> Value {
             linux,
             &by_group(
                 "the kernel (RLIMIT_DATA), per process, with room for what Node reserves; and looks at what the call's processes hold \
-                 together, shared memory and files of memory included: a call can exceed it between two looks. Not looked at: what is \
+                 together, page tables, shared memory and files of memory included: a call can exceed it between two looks. Shared memory and \
+                 files of memory without a descriptor count as what is in them where the host has CAP_SYS_ADMIN, else as what is mapped of \
+                 them, so that one page that is mapped may keep fileSizeMb, or what was mapped of shared memory before. Not looked at: what is \
                  in pipes (64 KiB each) and sockets (some 0.4 MiB each) and files of memory on their way through a socket \
                  (fileSizeMb each), up to openFiles descriptors for each process",
             ),

@@ -19,11 +19,11 @@ const SET_SECCOMP = 22;
 const CALLS = {
   x64: {
     ...{ audit: 0xc000003e, landlock_create_ruleset: 444, unshare: 272, clone: 56, clone3: 435, setns: 308 },
-    ...{ seccomp: 317, prctl: 157, setresuid: 117, pivot_root: 155 },
+    ...{ seccomp: 317, prctl: 157, setresuid: 117, pivot_root: 155, wait4: 61 },
   },
   arm64: {
     ...{ audit: 0xc00000b7, landlock_create_ruleset: 444, unshare: 97, clone: 220, clone3: 435, setns: 268 },
-    ...{ seccomp: 277, prctl: 167, setresuid: 147, pivot_root: 41 },
+    ...{ seccomp: 277, prctl: 167, setresuid: 147, pivot_root: 41, wait4: 260 },
   },
 };
 
@@ -54,6 +54,8 @@ const REFUSALS = {
   ],
   // Without which a mount namespace has the root of all.
   roots: [['pivot_root', EPERM]],
+  // Who is dead can be seen, but not be taken off the list.
+  reaping: [['wait4', ENOSYS]],
 };
 
 function step(code, operand, jumpIf = 0, jumpElse = 0) {

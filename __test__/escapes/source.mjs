@@ -8,6 +8,7 @@ export const BROKEN = 'the attempt itself is broken';
 /** An attempt's function with its surroundings and the kit at hand; what it asks for must be there. */
 function withKit(attempt) {
   return `async (given) => {
+    if (given.hidden) given = JSON.parse(Buffer.from(given.hidden, 'base64').toString());
     const world = new Proxy(given, { get: (at, name) => {
       if (!(name in at)) throw new Error(${JSON.stringify(BROKEN)} + ': no ' + String(name));
       // Whoever makes the attempt may be among those that wait to be given a call.
@@ -53,6 +54,14 @@ export function packageFiles(attempt, world) {
 /** Whether an attempt's call has the common dependencies. One against a sibling has, to be in the same sandbox as that. */
 export function sharesTree({ dependencies, uses }) {
   return Boolean(dependencies || uses?.includes('sibling'));
+}
+
+/**
+ * The arguments of an attempt's call. Most paths of the world are below /tmp, and a call with packages that names that is not given a worker
+ * of its tree's zygote: so nothing of the world can be read in what such a call is given.
+ */
+export function argumentsOf(attempt, world) {
+  return sharesTree(attempt) ? { hidden: Buffer.from(JSON.stringify(world)).toString('base64') } : world;
 }
 
 /** The tool of an attempt: its text and what it depends on; `common` is what attempts with dependencies have. */

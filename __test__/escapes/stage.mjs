@@ -26,7 +26,7 @@ import { dirname, join, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { below, marked, newMarker, ROOT, statOf, surface, tool, until } from '../helpers.mjs';
-import { packageFiles, packageName, plainSource, sharesTree, toolOf } from './source.mjs';
+import { argumentsOf, packageFiles, packageName, plainSource, sharesTree, toolOf } from './source.mjs';
 
 const PLAIN = fileURLToPath(new URL('./plain.cjs', import.meta.url));
 const POLL_MS = 20;
@@ -710,7 +710,7 @@ export class Real extends Stage {
     let printed = '';
     if (attempt.collects) this.clearCollected();
     const outcome = await this.factoryFor(attempt)
-      .executeFunctionTool(attempt.id, world, tool(executeCode, { dependencies, sandbox }), {
+      .executeFunctionTool(attempt.id, argumentsOf(attempt, world), tool(executeCode, { dependencies, sandbox }), {
         onLogs: ({ stream, text }) => {
           sizes[stream] += text.length;
           if (printed.length < PRINTED_LIMIT_BYTES) printed += text;
@@ -737,8 +737,8 @@ export class Real extends Stage {
       for (const name of Object.keys(process.env)) if (name.startsWith('LEFT_')) odd.push('process.env.' + name);
       const tmp = require('os').tmpdir();
       const inode = (path) => fs.statSync(path, { throwIfNoEntry: false })?.ino;
-      // Where the temp folder is /tmp, the call's own folders of a store below /tmp are in it.
-      const own = inode('/tmp') === inode(tmp) ? tmp + '/' + process.cwd().split('/')[2] : undefined;
+      // Where the temp folder is that of the root, the call's own folders of a store below are in it. Its path is not named: a worker of the tree's zygote is wanted.
+      const own = inode('/' + 'tmp') === inode(tmp) ? tmp + '/' + process.cwd().split('/')[2] : undefined;
       // The link to the tool's packages, which is there for every call of a tool that has some.
       const packages = process.cwd() + '/node_modules';
       const isOurs = ${sharesTree(attempt)} && require.resolve('${VICTIM_PACKAGE}').startsWith(fs.realpathSync(packages) + '/');

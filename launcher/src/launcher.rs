@@ -143,7 +143,7 @@ impl Launcher {
             for id in ready.starting {
                 self.read_report(id);
             }
-            let children = self.reap();
+            let children = self.reap()?;
             if !self.closing {
                 self.control.flush();
                 if ready.host_died || self.control.is_closed() {
@@ -179,7 +179,7 @@ impl Launcher {
 
     /// Until the next pass; none when nothing is to die; none at all when a dead child is known to wait.
     fn timeout(&self) -> Option<Timespec> {
-        if matches!(sys::dead_child(), Ok(Some(_))) {
+        if matches!(sys::children(), Ok(sys::Children::Dead(_))) {
             return Some(Timespec::default());
         }
         let (at, _) = self.passes.next?;
@@ -236,20 +236,20 @@ impl Launcher {
     }
 
     /// Reaps the dead and gives what they left to its tree. Whether there are children at all.
-    fn reap(&mut self) -> bool {
+    fn reap(&mut self) -> io::Result<bool> {
         for _ in 0..MAX_REAPS_PER_TURN {
-            match sys::dead_child() {
-                Err(sys::NoChild) => return false,
-                Ok(None) => return true,
-                Ok(Some(first)) => self.reap_once(first),
+            match sys::children()? {
+                sys::Children::None => return Ok(false),
+                sys::Children::Alive => return Ok(true),
+                sys::Children::Dead(first) => self.reap_once(first)?,
             }
         }
-        true
+        Ok(true)
     }
 
     /// Children move to the launcher before their parent can be seen dead. So: who is dead; then, what is there that
     /// we do not know; then whose can that be; and only then are those of the first step reaped.
-    fn reap_once(&mut self, first: i32) {
+    fn reap_once(&mut self, first: i32) -> io::Result<()> {
         let dead: Vec<i32> = self.table.children().filter(|pid| sys::is_dead(*pid)).collect();
         let mut unknown = self.proc.own_children(|pid| self.table.knows(pid));
         if !self.table.knows(first) && unknown.iter().all(|entry| entry.pid != first) {
@@ -266,21 +266,20 @@ impl Launcher {
         if !attributed.doomed.is_empty() {
             self.passes.soon(Instant::now());
         }
-        for pid in dead {
-            self.reap_one(pid);
-        }
+        dead.into_iter().try_for_each(|pid| self.reap_one(pid))
     }
 
-    fn reap_one(&mut self, pid: i32) {
+    fn reap_one(&mut self, pid: i32) -> io::Result<()> {
         if let Some(id) = self.table.tree_of_main(pid) {
             // What it said comes before what became of it.
             self.read_report(id);
         }
-        if let Some(reaped) = sys::reap(pid) {
+        if let Some(reaped) = sys::reap(pid)? {
             for told in self.table.reaped(pid, reaped) {
                 self.control.send(&told);
             }
         }
+        Ok(())
     }
 
     fn terminate(&mut self, id: u64) {

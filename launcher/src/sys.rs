@@ -75,28 +75,50 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// A child that is dead and not yet reaped, if there is one; `Err` when there is no child at all.
-pub(crate) fn dead_child() -> Result<Option<i32>, NoChild> {
-    peek(libc::P_ALL, 0).ok_or(NoChild).map(|pid| (pid != 0).then_some(pid))
+/// What there is of children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Children {
+    /// None.
+    None,
+    /// Some, and none of them is dead.
+    Alive,
+    /// One that is dead and not yet reaped.
+    Dead(i32),
 }
 
-/// This process has no children.
-#[derive(Debug)]
-pub(crate) struct NoChild;
+/// Looks for a child that is dead and not yet reaped. Leaves it as it is.
+///
+/// # Errors
+///
+/// The kernel does not tell.
+pub(crate) fn children() -> io::Result<Children> {
+    Ok(match peek(libc::P_ALL, 0)? {
+        None => Children::None,
+        Some(0) => Children::Alive,
+        Some(pid) => Children::Dead(pid),
+    })
+}
 
 /// Whether this child is dead and not yet reaped. Leaves it as it is.
 pub(crate) fn is_dead(child: i32) -> bool {
-    u32::try_from(child).ok().and_then(|id| peek(libc::P_PID, id)) == Some(child)
+    u32::try_from(child).is_ok_and(|id| matches!(peek(libc::P_PID, id), Ok(Some(dead)) if dead == child))
 }
 
 /// The number of a dead child, 0 when none of those asked for is dead, `None` when there are none of those.
-fn peek(kind: libc::idtype_t, id: libc::id_t) -> Option<i32> {
+fn peek(kind: libc::idtype_t, id: libc::id_t) -> io::Result<Option<i32>> {
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: siginfo_t is plain data that may be all zero, and waitid fills it or leaves si_pid at 0.
-    unsafe {
+    let (failed, pid) = unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
-        (libc::waitid(kind, id, &raw mut info, options) == 0).then(|| info.si_pid())
-    }
+        (libc::waitid(kind, id, &raw mut info, options), info.si_pid())
+    };
+    if failed == 0 { Ok(Some(pid)) } else { none_if_absent() }
+}
+
+/// What failed is about no child; or it is something else.
+fn none_if_absent<T>() -> io::Result<Option<T>> {
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ECHILD) { Ok(None) } else { Err(error) }
 }
 
 /// What the kernel says about a reaped process.
@@ -108,15 +130,22 @@ pub(crate) struct Reaped {
 }
 
 /// Reaps this child if it is dead.
-pub(crate) fn reap(child: i32) -> Option<Reaped> {
+///
+/// # Errors
+///
+/// The kernel does not do it. Whoever then asked for the next dead child would be told of this one for ever.
+pub(crate) fn reap(child: i32) -> io::Result<Option<Reaped>> {
     let mut status = 0;
     // SAFETY: rusage is plain data that may be all zero; both pointers are to locals.
     let (reaped, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         (libc::wait4(child, &raw mut status, libc::WNOHANG, &raw mut usage), usage)
     };
+    if reaped < 0 {
+        return none_if_absent();
+    }
     if reaped != child {
-        return None;
+        return Ok(None);
     }
     let status = if libc::WIFSIGNALED(status) {
         Status::Signal(libc::WTERMSIG(status))
@@ -124,7 +153,7 @@ pub(crate) fn reap(child: i32) -> Option<Reaped> {
         Status::Code(libc::WEXITSTATUS(status))
     };
     let cpu_us = micros(usage.ru_utime) + micros(usage.ru_stime);
-    Some(Reaped { status, cpu_us, max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0) })
+    Ok(Some(Reaped { status, cpu_us, max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0) }))
 }
 
 fn micros(time: libc::timeval) -> u64 {

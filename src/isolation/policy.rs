@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use native_sandbox_confine::{Contents, Domain, Fixtures, Plan, Rule, Scratch};
+use native_sandbox_confine::{Contents, Domain, Fixtures, Instruction, Plan, Rule, Scratch};
 
 use super::{
     NpmPlaces, identity,
@@ -274,7 +274,7 @@ impl Policy {
         // Its children have the places that are made for these.
         let plan = Plan { fixtures: self.has_root().then(|| fixtures(Path::new("/"))), ..plan };
         if !self.has_pids() {
-            return plan;
+            return Plan { seccomp: self.filter_of_zygote(Part::WithoutDomains), ..plan };
         }
         let scratch = self.quota_of_zygotes().map(|quota| {
             let own = self.has_worker_pids();
@@ -296,8 +296,7 @@ impl Policy {
         // In a user namespace everybody may make another one.
         let needed = !self.offered.only_in_user_namespaces || self.has_worker_pids();
         let admin = if needed { OF_A_BASE_OF_NAMESPACES } else { 0 };
-        let filter = || seccomp::filter(self.terms(), Part::WithoutNesting);
-        let seccomp = if self.offered.seccomp { filter() } else { Vec::new() };
+        let seccomp = self.filter_of_zygote(Part::WithoutNestingAndDomains);
         Plan { landlock: domain, capabilities: users | admin, seccomp, ..plan }
     }
 
@@ -320,8 +319,9 @@ impl Policy {
         // Its workers are its user's, too.
         let plan = Plan { tasks: plan.tasks.map(tasks_of_tree), ..plan };
         if !self.has_pids() {
-            return plan;
+            return Plan { seccomp: Vec::new(), ..plan };
         }
+        let plan = Plan { seccomp: self.filter_of_zygote(Part::Nesting), ..plan };
         let own = if self.offered.only_in_user_namespaces { USER_NAMESPACE } else { 0 };
         // Its own lies over that of the base, so that neither it nor its workers see the base's.
         let scratch = self
@@ -330,6 +330,11 @@ impl Policy {
         // Its workers share its mount namespace, and can have no `/tmp` of their own in it.
         let fixtures = Some(fixtures(Path::new("/")));
         Plan { namespaces: own | MOUNT_NAMESPACE | PID_NAMESPACE, fixtures, scratch, ..plan }
+    }
+
+    /// Of one whose workers add the rest to it.
+    fn filter_of_zygote(&self, part: Part) -> Vec<Instruction> {
+        if self.offered.seccomp { seccomp::filter(self.terms(), part) } else { Vec::new() }
     }
 
     /// A process that is as such a zygote, but has no workers, and leaves what it makes in a run folder.
@@ -468,13 +473,12 @@ impl Policy {
         };
         // A forked process has the filter, and the namespaces, of its zygote.
         let is_first = born == Born::Launched;
-        let part = match born {
-            Born::Launched => Some(Part::Whole),
-            // Its zygote was left what namespaces are made with.
-            Born::Forked if self.has_pids() => Some(Part::Nesting),
-            Born::Forked => None,
+        let part = match (born, self.has_pids()) {
+            (Born::Launched, _) => Part::Whole,
+            // Its zygote was left what namespaces and domains are made with.
+            (Born::Forked, true) => Part::NestingAndDomains,
+            (Born::Forked, false) => Part::Domains,
         };
-        let part = part.filter(|_| seccomp);
         Plan {
             namespaces: if is_first { self.namespaces(terms) } else { 0 },
             root: (is_first && self.has_root()).then(|| text(&self.places.root)),
@@ -487,7 +491,7 @@ impl Policy {
             born_nested: false,
             // What is forked is under the filter of its zygote, which asks for it.
             listener: terms.asks && is_first,
-            seccomp: part.map_or_else(Vec::new, |part| seccomp::filter(terms, part)),
+            seccomp: if seccomp { seccomp::filter(terms, part) } else { Vec::new() },
         }
     }
 }
@@ -765,7 +769,9 @@ mod tests {
             let whole = policy.worker(None, run(&own), None).seccomp.len();
             let rest = policy.forked_worker(None, run(&own), None, Zygote::Base).seccomp;
             assert_eq!(rest, policy.forked_worker(None, run(&own), None, Zygote::OfTree).seccomp);
-            assert_eq!(rest, policy.dependent_zygote(None, Path::new("/t"), Path::new("/r"), None).seccomp);
+            // Its workers are put under domains of their own.
+            let of_tree = policy.dependent_zygote(None, Path::new("/t"), Path::new("/r"), None).seccomp;
+            assert!(!of_tree.is_empty() && of_tree.len() < rest.len());
             assert!(!rest.is_empty() && policy.base_zygote().seccomp.len() < whole);
         }
     }

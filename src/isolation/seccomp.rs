@@ -264,12 +264,38 @@ pub(super) struct Terms {
 /// Which part of the rules a filter has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Part {
-    /// All of them.
+    /// All of them: for a process whose children are under what it is under.
     Whole,
-    /// All but [`NESTING`]: for a process that runs nobody's code, and whose children are all put under [`Part::Nesting`].
-    WithoutNesting,
-    /// The rest.
+    /// All but [`NESTING`] and [`DOMAINS`]: for a base zygote, which runs nobody's code, and whose children are all put under [`Part::Nesting`] or
+    /// [`Part::NestingAndDomains`].
+    WithoutNestingAndDomains,
+    /// All but [`DOMAINS`]: for a base zygote that gives its children no namespaces.
+    WithoutDomains,
+    /// For a tree's zygote, whose workers have domains of their own.
     Nesting,
+    /// For a worker that a zygote forks: the rest.
+    NestingAndDomains,
+    /// The same where there are no namespaces to be made.
+    Domains,
+}
+
+impl Part {
+    fn has(self, name: &str) -> bool {
+        let (nesting, domains) = (NESTING.contains(&name), DOMAINS.contains(&name));
+        match self {
+            Self::Whole => true,
+            Self::WithoutNestingAndDomains => !nesting && !domains,
+            Self::WithoutDomains => !domains,
+            Self::Nesting => nesting,
+            Self::NestingAndDomains => nesting || domains,
+            Self::Domains => domains,
+        }
+    }
+
+    /// Whether its process is under the rest of the rules already.
+    fn adds_to_others(self) -> bool {
+        matches!(self, Self::Nesting | Self::NestingAndDomains | Self::Domains)
+    }
 }
 
 /// When a call is refused.
@@ -410,6 +436,13 @@ fn rules(terms: Terms) -> Vec<Rule> {
     if terms.modes != Modes::Free {
         rules.extend(modes(terms.modes));
     }
+    // As where a file system has none: programs that copy files go on without.
+    rules.extend(["setxattr", "lsetxattr", "fsetxattr", "setxattrat"].map(|name| Rule {
+        name,
+        when: Always,
+        errno: libc::EOPNOTSUPP,
+        why: "attributes take memory of the machine that no limit of a call counts, and Landlock does not guard them",
+    }));
     let mut add = |why, names: &[&'static str]| rules.extend(refuse_all(why, Always, names));
     add(
         "reads and changes other processes",
@@ -450,6 +483,7 @@ fn rules(terms: Terms) -> Vec<Rule> {
     add("makes calls that no filter sees", &["io_uring_setup", "io_uring_enter", "io_uring_register"]);
     add("takes from a number of requests that the whole machine shares", &["io_setup"]);
     add("memory that nobody can look at", &["memfd_secret"]);
+    add("rules take memory of the machine that no limit of a call counts", DOMAINS);
     add("tells what others have read", &["cachestat"]);
     add("keys of the host's user", &["keyctl", "add_key", "request_key"]);
     add("changes and lists what guards the machine", &["lsm_set_self_attr", "lsm_list_modules"]);
@@ -528,13 +562,12 @@ fn rules(terms: Terms) -> Vec<Rule> {
 /// What a zygote needs to give its children namespaces, a `/proc` and a `/tmp` of their own.
 const NESTING: &[&str] = &["unshare", "setns", "mount", "mount_setattr"];
 
+/// What a zygote needs to confine its workers to files.
+const DOMAINS: &[&str] = &["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"];
+
 fn rules_of(terms: Terms, part: Part) -> Vec<Rule> {
     let mut rules = rules(terms);
-    rules.retain(|rule| match part {
-        Part::Whole => true,
-        Part::WithoutNesting => !NESTING.contains(&rule.name),
-        Part::Nesting => NESTING.contains(&rule.name),
-    });
+    rules.retain(|rule| part.has(rule.name));
     rules
 }
 
@@ -546,13 +579,9 @@ fn modes(modes: Modes) -> Vec<Rule> {
         "fchmodat2",
         "fchownat",
         "fchown",
-        "setxattr",
-        "lsetxattr",
-        "fsetxattr",
         "removexattr",
         "lremovexattr",
         "fremovexattr",
-        "setxattrat",
         "removexattrat",
         "file_setattr",
         "chmod",
@@ -665,8 +694,7 @@ fn compile(rules: &[Rule], part: Part, arch: Arch) -> Vec<Instruction> {
             steps.extend(only_if(number, body(rule)));
         }
     }
-    if part == Part::Nesting {
-        // Its process is under the rest of the rules already.
+    if part.adds_to_others() {
         steps.push(allow());
         return steps;
     }
@@ -889,6 +917,9 @@ mod tests {
                     let holds = match *verdict {
                         "allow" => answers == [None; 3] && is_ruled.is_none(),
                         "refuse" => answers == [EPERM; 3] && is_ruled == Some(When::Always),
+                        "unsupported" => {
+                            answers == [Some(libc::EOPNOTSUPP); 3] && is_ruled == Some(When::Always)
+                        }
                         "absent" => answers == [ENOSYS; 3],
                         "asked" if !terms.asks => answers == [None; 3] && is_ruled.is_none(),
                         "asked" => {
@@ -986,16 +1017,23 @@ mod tests {
 
     #[test]
     fn a_base_and_its_children_have_the_whole_table_between_them() {
-        let names = |part| rules_of(OPEN, part).iter().map(|rule| rule.name).collect::<Vec<_>>();
-        let (base, rest) = (names(Part::WithoutNesting), names(Part::Nesting));
-        assert_eq!(rest, ["unshare", "mount", "mount_setattr", "setns"]);
-        assert_eq!(base.len() + rest.len(), rules(OPEN).len());
-        assert!(!base.iter().any(|name| rest.contains(name)));
-        for (part, unknown) in [(Part::WithoutNesting, ENOSYS), (Part::Nesting, None)] {
-            let filter = compile(&rules_of(OPEN, part), part, Arch::HOST);
-            assert_eq!(answer_of(&filter, Arch::HOST, 1000, [0; 6]), unknown);
-            assert_eq!(filter, super::filter(OPEN, part));
+        use std::collections::BTreeSet;
+
+        let names = |part| rules_of(OPEN, part).iter().map(|rule| rule.name).collect::<BTreeSet<_>>();
+        let all = names(Part::Whole);
+        for (base, worker) in
+            [(Part::WithoutNestingAndDomains, Part::NestingAndDomains), (Part::WithoutDomains, Part::Domains)]
+        {
+            assert!(names(base).is_disjoint(&names(worker)));
+            assert_eq!(names(base).union(&names(worker)).copied().collect::<BTreeSet<_>>(), all);
+            for (part, unknown) in [(base, ENOSYS), (worker, None)] {
+                let filter = compile(&rules_of(OPEN, part), part, Arch::HOST);
+                assert_eq!(answer_of(&filter, Arch::HOST, 1000, [0; 6]), unknown);
+                assert_eq!(filter, super::filter(OPEN, part));
+            }
         }
+        assert_eq!(names(Part::Nesting), NESTING.iter().copied().collect());
+        assert_eq!(names(Part::Domains), DOMAINS.iter().copied().collect());
     }
 
     #[test]

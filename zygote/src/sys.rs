@@ -216,7 +216,7 @@ pub(crate) struct Reaped {
     pub(crate) max_rss_kib: u64,
 }
 
-/// Reaps this child if it is dead.
+/// Reaps this child if it is dead. A kernel that does not do it ends this process: it would be told of that child for ever.
 pub(crate) fn reap(child: i32) -> Option<Reaped> {
     let mut status = 0;
     // SAFETY: rusage is plain data that may be all zero; both pointers are to locals.
@@ -224,6 +224,9 @@ pub(crate) fn reap(child: i32) -> Option<Reaped> {
         let mut usage: libc::rusage = mem::zeroed();
         (libc::wait4(child, &raw mut status, libc::WNOHANG | libc::__WALL, &raw mut usage), usage)
     };
+    if reaped < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD) {
+        end(1);
+    }
     let cpu_us = micros(usage.ru_utime) + micros(usage.ru_stime);
     let max_rss_kib = u64::try_from(usage.ru_maxrss).unwrap_or(0);
     (reaped == child).then_some(Reaped { status, cpu_us, max_rss_kib })

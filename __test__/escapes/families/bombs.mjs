@@ -117,10 +117,61 @@ export default [
     escaped: reached,
   },
   {
+    id: 'bombs/mapped-only',
+    what: 'keeps 300 MB in a file of memory that only a mapping leads to, where 128 MB are allowed',
+    from: 'base',
+    layer: 'memory',
+    options: { memoryMb: 64, nativeMemoryMb: 64 },
+    needs: optional('nativeMemoryMb'),
+    arch: 'x64',
+    attempt: (_world, { syscalls }) => {
+      const bytes = 300 * 1_048_576;
+      const results = syscalls([
+        ['memfd_create', 'kept', 0],
+        ['fallocate', { result: 0 }, 0, 0, bytes],
+        // PROT_READ, MAP_SHARED
+        ['mmap', 0, bytes, 1, 1, { result: 0 }, 0],
+        ['close', { result: 0 }],
+        ['nanosleep', { words: [2, 0] }, 0],
+      ]);
+      return Array.isArray(results) && results.every((one) => one >= 0) ? 'all of it' : results;
+    },
+    escaped: reached,
+  },
+  {
+    id: 'bombs/page-tables',
+    what: 'has the kernel keep 300 MB of page tables, where 128 MB are allowed',
+    from: 'base',
+    layer: 'memory',
+    options: { memoryMb: 64, nativeMemoryMb: 64 },
+    needs: optional('nativeMemoryMb'),
+    arch: 'x64',
+    attempt: (_world, { syscalls }) => {
+      // Reads one byte in each 2 MiB, of which each takes a table of 4 KiB: 1024 by one call.
+      const [start, step, byCall, calls] = [0x1000000000, 2 * 1_048_576, 1024, 75];
+      const rowOf = (call) => ({
+        words: Array.from({ length: 2 * byCall }, (_, at) => (at % 2 ? 1 : start + (call * byCall + at / 2) * step)),
+      });
+      require('node:fs').writeFileSync('touched', '');
+      const results = syscalls([
+        ['open', 'touched', 2],
+        // PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE
+        ['mmap', start, step * byCall * calls, 1, 0x4032, -1, 0],
+        // MADV_NOHUGEPAGE
+        ['madvise', start, step * byCall * calls, 15],
+        ...Array.from({ length: calls }, (_, call) => ['writev', { result: 0 }, rowOf(call), byCall]),
+        ['nanosleep', { words: [2, 0] }, 0],
+      ]);
+      return Array.isArray(results) && results.every((one) => one >= 0) ? 'all of it' : results;
+    },
+    escaped: reached,
+  },
+  {
     id: 'bombs/shared-memory-file',
-    what: 'keeps 64 MB in /dev/shm',
+    what: 'keeps 64 MB in /dev/shm, where there is room for 16',
     from: 'confined',
     layer: 'files',
+    options: { diskMb: 16 },
     needs: ({ exists }) => !exists('/dev/shm') && 'there is no /dev/shm',
     attempt: (world) => {
       const fs = require('node:fs');

@@ -318,6 +318,30 @@ export default [
     lacking: ({ value }) => value?.[0] === -38 && 'the kernel has no such requests',
   },
   {
+    id: 'syscalls/landlock-rules',
+    what: 'makes rules of Landlock, which take memory that no limit of the call counts',
+    // LANDLOCK_ACCESS_FS_EXECUTE
+    attempt: (_world, { syscalls }) => syscalls([['landlock_create_ruleset', { words: [1] }, 8, 0]]),
+    escaped: answered(),
+    lacking: ({ value }) => [-38, -95].includes(value?.[0]) && 'the kernel has no Landlock',
+    arch: 'x64',
+  },
+  {
+    id: 'syscalls/attributes',
+    what: 'keeps bytes in attributes of a file, which count to no limit of the call',
+    attempt: (_world, { syscalls }) => {
+      require('node:fs').writeFileSync('attributed', '');
+      return syscalls([
+        ['open', 'attributed', 2],
+        ['fsetxattr', { result: 0 }, 'user.kept', Buffer.alloc(512), 512, 0],
+      ]);
+    },
+    // EOPNOTSUPP
+    escaped: answered(1, 95),
+    lacking: ({ value }) => value?.[1] === -95 && 'the file system has no attributes',
+    arch: 'x64',
+  },
+  {
     id: 'syscalls/fixed-addresses',
     what: 'has its programs run at addresses that are no secret',
     // ADDR_NO_RANDOMIZE

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    caller::{Caller, Decision, Usage},
+    caller::{Caller, Decision, Place, Usage},
     kernel::{self, Address, Answer, Request, Socket, Wish},
     meter::Meter,
     resolver::{self, Resolver},
@@ -165,9 +165,15 @@ impl Egress {
     }
 
     /// What a connection carries that was made, or is on its way, is counted.
-    fn count(&self, socket: &OwnedFd, caller: &Arc<Caller>, to: SocketAddr, answer: Answer) {
+    fn count(
+        &self,
+        socket: &OwnedFd,
+        caller: &Arc<Caller>,
+        (to, place): (SocketAddr, Place),
+        answer: Answer,
+    ) {
         if caller.is_counted() && matches!(answer, Answer::Done | Answer::Failed(libc::EINPROGRESS)) {
-            self.meter.count(socket.as_fd(), caller, to, caller.place_of(to, Instant::now()));
+            self.meter.count(socket.as_fd(), caller, to, place);
         }
     }
 
@@ -255,7 +261,7 @@ enum Asked {
     Gone,
     Answered(Answer),
     Resolver(OwnedFd, Socket),
-    Connect(OwnedFd, Vec<u8>, SocketAddr, Socket),
+    Connect(OwnedFd, Vec<u8>, (SocketAddr, Place), Socket),
     /// Its connection, or what it asks of the kernel, leads nowhere.
     Undo(OwnedFd, Vec<u8>),
 }
@@ -293,9 +299,9 @@ fn asked(
     let is_internet = matches!(kind.family, libc::AF_INET | libc::AF_INET6);
     match to {
         Address::Internet(to) if is_internet => match caller.decide(to, Instant::now()) {
-            Decision::Direct => Asked::Connect(socket, bytes, to, kind),
-            Decision::Resolver if kind.kind == libc::SOCK_STREAM => Asked::Resolver(socket, kind),
-            Decision::Resolver | Decision::Refused => failed(libc::EACCES),
+            (Decision::Direct, place) => Asked::Connect(socket, bytes, (to, place), kind),
+            (Decision::Resolver, _) if kind.kind == libc::SOCK_STREAM => Asked::Resolver(socket, kind),
+            (Decision::Resolver | Decision::Refused, _) => failed(libc::EACCES),
         },
         // The kernel reads the path itself, in the caller's own folder and as the caller's user. A thread could make the descriptor another
         // socket meanwhile; who may use these runs nobody's code.
@@ -326,7 +332,7 @@ async fn connect_in_a_thread(
     caller: &Arc<Caller>,
     socket: OwnedFd,
     address: Vec<u8>,
-    to: SocketAddr,
+    to: (SocketAddr, Place),
 ) -> Answer {
     let (Ok(_turn), Ok(_own_turn)) = (egress.blocking.acquire().await, caller.blocking.acquire().await)
     else {

@@ -180,13 +180,14 @@ impl Caller {
         paid.saturating_duration_since(now + BETWEEN_QUESTIONS * QUESTIONS_AT_ONCE)
     }
 
-    /// What becomes of a connection. Told, logged and counted.
-    pub(super) fn decide(&self, to: SocketAddr, now: Instant) -> Decision {
+    /// What becomes of a connection, and the place as which it was told: names are given for a while only, so that who asks for it
+    /// later may find another. Told, logged and counted.
+    pub(super) fn decide(&self, to: SocketAddr, now: Instant) -> (Decision, Place) {
         let address = plain(to.ip());
         let names = self.names_of(address, now);
         let refusal = self.refusal(|rules| rules.of_address(to, &names));
         if to.port() == DNS_PORT && self.is_restricted() && (refusal.is_some() || self.is_open_to(address)) {
-            return Decision::Resolver;
+            return (Decision::Resolver, Place::of_connection(to, &names));
         }
         let place = Place::of_connection(to, &names);
         let host = place.host.clone();
@@ -205,13 +206,6 @@ impl Caller {
         self.rules.iter().any(|rules| **rules != Rules::default())
     }
 
-    /// Where a connection that is made leads to, as it was told.
-    pub(super) fn place_of(&self, to: SocketAddr, now: Instant) -> Place {
-        let names = self.names_of(plain(to.ip()), now);
-        let refused = self.refusal(|rules| rules.of_address(to, &names)).map(|refusal| refusal.why);
-        Place { refused, ..Place::of_connection(to, &names) }
-    }
-
     /// A connection to this place carried so much. Where the place is one too many to be told, so is this.
     pub(super) fn carried(&self, place: &Place, carried: Carried) {
         if let Some(count) = self.state().told.get_mut(place) {
@@ -225,7 +219,7 @@ impl Caller {
     pub(super) fn may_ask(&self, name: &str) -> bool {
         let Some(refusal) = self.refusal(|rules| rules.of_name(name)) else { return true };
         let place = Place { host: name.to_owned(), port: None, refused: None };
-        self.tell(place, Some(refusal), || format!("looking up {name}")) == Decision::Direct
+        self.tell(place, Some(refusal), || format!("looking up {name}")).0 == Decision::Direct
     }
 
     /// Whether sockets of datagrams may be had.
@@ -261,7 +255,12 @@ impl Caller {
     }
 
     /// Notes a place, and what becomes of it: a refusal that is an audit's refuses nothing.
-    fn tell(&self, place: Place, refusal: Option<Refusal>, what: impl FnOnce() -> String) -> Decision {
+    fn tell(
+        &self,
+        place: Place,
+        refusal: Option<Refusal>,
+        what: impl FnOnce() -> String,
+    ) -> (Decision, Place) {
         let decision = match &refusal {
             Some(Refusal { is_audit: false, .. }) => Decision::Refused,
             _ => Decision::Direct,
@@ -294,11 +293,11 @@ impl Caller {
         if let Some(count) = state.told.get_mut(&place) {
             count.times += 1;
         } else if state.told.len() < MAX_TOLD {
-            state.told.insert(place, Count { times: 1, carried: None });
+            state.told.insert(place.clone(), Count { times: 1, carried: None });
         } else {
             state.more += 1;
         }
-        decision
+        (decision, place)
     }
 
     /// The names that this address was given for, not too long ago.
@@ -406,14 +405,30 @@ mod tests {
     fn an_address_is_open_while_its_name_was_given_not_long_ago() {
         let caller = caller(&[json!({ "allow": ["api.example:443"] })]);
         let (to, now) = ("203.0.114.9:443".parse().unwrap(), Instant::now());
-        assert_eq!(caller.decide(to, now), Decision::Refused);
+        assert_eq!(caller.decide(to, now).0, Decision::Refused);
         caller.grant("api.example", [to.ip()], now);
-        assert_eq!(caller.decide(to, now), Decision::Direct);
-        assert_eq!(caller.decide("203.0.114.9:80".parse().unwrap(), now), Decision::Refused);
-        assert_eq!(caller.decide(to, now + GRANTED_FOR), Decision::Refused);
+        assert_eq!(caller.decide(to, now).0, Decision::Direct);
+        assert_eq!(caller.decide("203.0.114.9:80".parse().unwrap(), now).0, Decision::Refused);
+        assert_eq!(caller.decide(to, now + GRANTED_FOR).0, Decision::Refused);
         assert_eq!(caller.refusals.load(Ordering::Relaxed), 3);
         let text = caller.last_refusal().unwrap();
         assert!(text.contains("203.0.114.9:443") && text.contains("not in network.allow"), "{text}");
+    }
+
+    #[test]
+    fn what_a_connection_carries_is_its_names_even_if_the_name_was_given_for_no_longer_than_it_took_to_connect()
+     {
+        let caller = caller(&[json!({ "allow": ["api.example:443"] })]);
+        let (to, now) = (SocketAddr::from(([203, 0, 114, 9], 443)), Instant::now());
+        caller.grant("api.example", [to.ip()], now);
+        let (decision, place) = caller.decide(to, now);
+        assert_eq!(decision, Decision::Direct);
+        let later = now + GRANTED_FOR;
+        assert_eq!(caller.decide(to, later).0, Decision::Refused, "control: the name is given no longer");
+        caller.carried(&place, Carried { sent: 3, received: 5 });
+        let usage = caller.usage().unwrap();
+        let told = usage.places.iter().find(|told| told.place.host == "api.example").unwrap();
+        assert_eq!((told.count, told.sent_bytes, told.received_bytes), (1, Some(3), Some(5)));
     }
 
     /// Rebinding: the name's owner gives another address each time (TTL 0), or lets it lead to a name of somebody's private network (CNAME). What
@@ -447,13 +462,13 @@ mod tests {
             let public: SocketAddr = "203.0.114.9:443".parse().unwrap();
             let named = caller(&[json!({ "allow": [name] })]);
             named.grant(name, [public.ip()], now);
-            assert_eq!(named.decide(public, now), Decision::Direct);
+            assert_eq!(named.decide(public, now).0, Decision::Direct);
             named.grant(name, [private.ip()], now);
-            assert_eq!(named.decide(private, now), Decision::Refused, "{address}");
-            assert_eq!(named.decide(public, now), Decision::Direct, "{address}");
+            assert_eq!(named.decide(private, now).0, Decision::Refused, "{address}");
+            assert_eq!(named.decide(public, now).0, Decision::Direct, "{address}");
             let port = if private.is_ipv4() { format!("{address}:443") } else { format!("[{address}]:443") };
             let listed = caller(&[json!({ "allow": [name, port] })]);
-            assert_eq!(listed.decide(private, now), Decision::Direct, "control: {address} is listed");
+            assert_eq!(listed.decide(private, now).0, Decision::Direct, "control: {address} is listed");
         }
     }
 
@@ -461,8 +476,8 @@ mod tests {
     fn all_rules_have_to_allow_it() {
         let caller = caller(&[json!({ "preset": "internet" }), json!({ "allow": ["1.1.1.1"] })]);
         let now = Instant::now();
-        assert_eq!(caller.decide("1.1.1.1:443".parse().unwrap(), now), Decision::Direct);
-        assert_eq!(caller.decide("1.0.0.1:443".parse().unwrap(), now), Decision::Refused);
+        assert_eq!(caller.decide("1.1.1.1:443".parse().unwrap(), now).0, Decision::Direct);
+        assert_eq!(caller.decide("1.0.0.1:443".parse().unwrap(), now).0, Decision::Refused);
         assert!(!caller.may_ask("x.example") && !caller.may_listen() && !caller.may_send_datagrams());
     }
 
@@ -470,7 +485,7 @@ mod tests {
     fn what_open_closes_is_closed_without_rules_and_an_audit_of_others_opens_nothing() {
         let metadata = "169.254.169.254:80".parse().unwrap();
         for rules in [vec![json!({})], vec![json!({}), json!({ "allow": [], "audit": true })]] {
-            assert_eq!(caller(&rules).decide(metadata, Instant::now()), Decision::Refused);
+            assert_eq!(caller(&rules).decide(metadata, Instant::now()).0, Decision::Refused);
         }
     }
 
@@ -484,7 +499,7 @@ mod tests {
             (json!({ "preset": "open" }), Decision::Direct),
         ] {
             assert_eq!(
-                caller(std::slice::from_ref(&rules)).decide("9.9.9.9:53".parse().unwrap(), now),
+                caller(std::slice::from_ref(&rules)).decide("9.9.9.9:53".parse().unwrap(), now).0,
                 expected,
                 "{rules}"
             );
@@ -494,7 +509,7 @@ mod tests {
     #[test]
     fn an_audit_refuses_nothing_and_tells_what_it_would() {
         let caller = caller(&[json!({ "allow": [], "audit": true })]);
-        assert_eq!(caller.decide("1.1.1.1:443".parse().unwrap(), Instant::now()), Decision::Direct);
+        assert_eq!(caller.decide("1.1.1.1:443".parse().unwrap(), Instant::now()).0, Decision::Direct);
         assert!(caller.may_ask("x.example") && caller.may_listen() && caller.may_send_datagrams());
         let usage = caller.usage().unwrap();
         assert_eq!(usage.places.len(), 2);

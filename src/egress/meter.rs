@@ -335,8 +335,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         let mut near = TcpStream::connect(to).unwrap();
-        let _ = caller.decide(to, std::time::Instant::now());
-        meter.count(near.as_fd(), caller, to, caller.place_of(to, std::time::Instant::now()));
+        let (_, place) = caller.decide(to, std::time::Instant::now());
+        meter.count(near.as_fd(), caller, to, place);
         let (mut far, _) = listener.accept().unwrap();
         near.write_all(&[1; 3000]).unwrap();
         far.write_all(&[2; 500]).unwrap();

@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(found(&ask(&mut stream, "api.example").await.unwrap()), 1);
         assert_eq!(found(&ask(&mut stream, "evil.example").await.unwrap()), 0);
         let to = "203.0.114.7:443".parse().unwrap();
-        assert_eq!(caller.decide(to, Instant::now()), super::super::caller::Decision::Direct);
+        assert_eq!(caller.decide(to, Instant::now()).0, super::super::caller::Decision::Direct);
         assert!(caller.last_refusal().unwrap().contains("evil.example"));
     }
 

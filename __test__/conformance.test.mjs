@@ -113,6 +113,16 @@ const FAULTS = {
     run: (command) => sandbox.run({ ...command, onOutput: (_stream, chunk) => command.onOutput('stdout', chunk) }),
   }),
   'a stop ends what runs, is told, and can be repeated': (sandbox) => ({ alive: () => true, id: sandbox.id }),
+  'files of a call are in the working folder of its function, and of no other': (sandbox) => ({
+    writeFiles: (files) => sandbox.writeFiles(files.filter(({ path }) => !path.endsWith('/bytes'))),
+  }),
+  'variables of a call reach its function, and no other one of the sandbox': (sandbox) => ({
+    writeFiles: (files) =>
+      sandbox.writeFiles([
+        ...files,
+        ...files.map(({ path, content }) => ({ path: path.replace(/\/([^/]+)\/([^/]+)$/, '/kept-$1-$2'), content })),
+      ]),
+  }),
   // It takes no notice of the signal: the command goes on until its time is over.
   'a fired signal ends the waiting for a command, and the sandbox goes on': (sandbox) => ({
     run: ({ signal: _, ...command }) => sandbox.run(command),

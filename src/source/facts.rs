@@ -3,11 +3,13 @@
 use oxc_ast::ast::{
     AccessorProperty, Argument, CallExpression, Class, Decorator, ExportAllDeclaration,
     ExportFromDeclaration, Expression, ImportDeclaration, ImportExpression, ImportPhase, MethodDefinition,
-    Program, PropertyDefinition, StringLiteral, TSExternalModuleReference, VariableDeclaration,
-    VariableDeclarationKind,
+    Program, PropertyDefinition, StringLiteral, TSExternalModuleReference, TemplateElement,
+    VariableDeclaration, VariableDeclarationKind,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_span::Span;
+
+use super::own_root;
 
 /// Top-level names of Node's own modules that can be imported without `node:` (Node 22, `module.builtinModules`).
 const BUILTINS: &[&str] = &[
@@ -73,6 +75,8 @@ pub(super) struct Facts {
     pub(super) accessors: bool,
     /// Something that the parser lets pass in JavaScript and that V8 does not know: `private x`, decorators, `accessor`.
     pub(super) typescript_only: bool,
+    /// A string or a template names what only a worker with a root to itself has.
+    pub(super) names_own_root: bool,
 }
 
 impl Facts {
@@ -201,6 +205,14 @@ impl<'a> Visit<'a> for Facts {
             self.name_literal(argument);
         }
         walk::walk_call_expression(self, call);
+    }
+
+    fn visit_string_literal(&mut self, literal: &StringLiteral<'a>) {
+        self.names_own_root |= own_root::names_place(&literal.value);
+    }
+
+    fn visit_template_element(&mut self, element: &TemplateElement<'a>) {
+        self.names_own_root |= own_root::names_place(&element.value.raw);
     }
 
     fn visit_decorator(&mut self, decorator: &Decorator<'a>) {

@@ -153,7 +153,7 @@ pub struct Prepared {
     pub imports: Vec<Import>,
     /// Names `code`, where compiling it takes so long that V8's code cache is worth it.
     pub code_digest: Option<CodeDigest>,
-    /// Whether the user's text names what only a worker with a root to itself has.
+    /// Whether a string or a template of the user's text names what only a worker with a root to itself has.
     pub names_own_root: bool,
 }
 
@@ -337,7 +337,7 @@ fn read_as(
     match parse::last_look(allocator, &prepared.code, prepared.kind) {
         Ok(comment) => {
             prepared.code.push_str(&comment);
-            let names_own_root = own_root::names_place(text);
+            let names_own_root = tree.facts.names_own_root;
             Ok(Prepared { code_digest: code_cache::digest(&prepared), names_own_root, ..prepared })
         }
         Err(error) => {

@@ -81,6 +81,25 @@ mod tests {
     }
 
     #[test]
+    fn a_text_names_a_place_in_its_strings_and_templates_and_not_in_its_comments() {
+        let names = |text| {
+            let prepared = crate::source::prepare(text, crate::source::Runtime::TypeScript).unwrap();
+            prepared.names_own_root
+        };
+        for text in [
+            "() => fs.readFileSync('/tmp/a')",
+            "(name: string) => `/tmp/${name}`",
+            "async () => { const { writeFile } = await import('node:fs/promises'); await writeFile(\"/tmp/a\", ''); }",
+            "class A { b = '/tmp' }\nexport default () => new A().b",
+        ] {
+            assert!(names(text), "{text}");
+        }
+        for text in ["() => 1 // not in /tmp", "/* /tmp */ () => 'a'", "() => require('lodash')"] {
+            assert!(!names(text), "{text}");
+        }
+    }
+
+    #[test]
     fn a_refusal_of_a_place_is_told_from_others() {
         let store = "/tmp/native-sandbox-executor-0";
         for (message, refused) in [

@@ -113,7 +113,11 @@ print(seen.get('ECONNREFUSED', 0), seen.get('EACCES', 0), seen.get('connected', 
   const race = (network, count) =>
     Promise.all(
       Array.from({ length: count }, () =>
-        call(network, code, { args: { port, tries: RACES.tries }, over: { sandbox: { timeout: 800_000, vcpus: 8 } } })
+        // As many permits as calls: one that waited longer than the queue's limit for its turn would be rejected.
+        call(network, code, {
+          args: { port, tries: RACES.tries },
+          over: { sandbox: { timeout: 800_000, vcpus: RACES.calls } },
+        })
       )
     );
   const all = await race({ allow: ['127.0.0.1:9'] }, RACES.calls);
